@@ -1,0 +1,134 @@
+"""Gradient statistics: how large a weight's gradients were on the training data (eq. 5).
+
+MS_g = mean over the N_b training batches of (∇L_k)², elementwise. A `GradientStats` is that mean,
+with how it was collected and a hash of the weights it belongs to; `priors` turns it into what
+the rules need, a `Prior` for each weight. `predictors.Collector` gathers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from dyneval import storage
+from dyneval.models import fingerprint
+
+Average = Literal["tensors", "weights"]
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What training left behind for one weight tensor."""
+
+    theta: Tensor  # θ_g
+    rms: Tensor | None = None  # √MS_g
+    mean_rms: float = 1.0  # avg(√MS_g), over all weights of the model
+
+    @property
+    def scale(self) -> Tensor:
+        """Return √MS_g, or say that it is missing."""
+        if self.rms is None:
+            raise ValueError(
+                "this rule divides by √MS_g, and no gradient statistics were given; collect them "
+                "with `dyneval gradient-stats` and give them with --stats"
+            )
+        return self.rms
+
+    @property
+    def rms_norm(self) -> Tensor:
+        """Return RMS_norm = √MS_g / avg(√MS_g) (eq. 7)."""
+        return self.scale / self.mean_rms
+
+
+@dataclass(frozen=True)
+class Collection:
+    """How statistics were collected: they change with each of these."""
+
+    model: str  # hash of the weights
+    batch_size: int  # rows of a batch; larger batches give smaller statistics
+    segment_length: int  # n
+    batches: int  # N_b
+    corpus: str = ""
+    checksum: str = ""
+
+
+@dataclass(frozen=True)
+class GradientStats:
+    """√MS_g of every weight tensor of a model, by name."""
+
+    rms: dict[str, Tensor]
+    collection: Collection
+
+    def priors(self, model: nn.Module, average: Average = "tensors") -> dict[str, Prior]:
+        """Return the prior of each weight of the model that these statistics belong to.
+
+        avg(√MS_g) in eq. 7 is the mean of the tensors' means, as in the authors' code, whose λ
+        are published in that unit, or (`average="weights"`) the mean over all weights.
+        """
+        if average not in ("tensors", "weights"):
+            raise ValueError(f"average={average!r} is not known; give tensors or weights")
+        if fingerprint(model) != self.collection.model:
+            raise ValueError(
+                "these gradient statistics belong to other weights than the model's; collect its "
+                "own with `dyneval gradient-stats`"
+            )
+        return self.matching(model, average)
+
+    def matching(self, model: nn.Module, average: Average = "tensors") -> dict[str, Prior]:
+        """Return the priors without asking whether the weights are those of the collection."""
+        means = torch.stack([rms.double().mean() for rms in self.rms.values()])
+        sizes = torch.tensor([rms.numel() for rms in self.rms.values()], dtype=torch.float64)
+        mean = means.mean() if average == "tensors" else (means * sizes).sum() / sizes.sum()
+        return {
+            name: Prior(theta.detach(), self.rms[name].to(theta), mean.item())
+            for name, theta in model.named_parameters()
+        }
+
+    def save(self, path: Path | str, dtype: torch.dtype | None = None) -> None:
+        """Write the statistics; `dtype` stores them in fewer bits."""
+        rms = {name: value.to(dtype or value.dtype) for name, value in self.rms.items()}
+        storage.write_tensors(Path(path), rms, {"gradient_stats": asdict(self.collection)})
+
+
+def load(path: Path | str) -> GradientStats:
+    """Return the statistics that `save` wrote, in float32."""
+    tensors, about = storage.read_tensors(Path(path))
+    try:
+        collection = Collection(**about["gradient_stats"])
+    except (KeyError, TypeError):
+        raise ValueError(
+            f"{path} holds no gradient statistics; make them with `dyneval gradient-stats`"
+        ) from None
+    return GradientStats({name: value.float() for name, value in tensors.items()}, collection)
+
+
+def merge(parts: Sequence[GradientStats]) -> GradientStats:
+    """Return the statistics over the batches of all parts, each collected on the same weights."""
+    first = parts[0].collection
+    for part in parts:
+        for name in ("model", "batch_size", "segment_length"):
+            ours, theirs = getattr(first, name), getattr(part.collection, name)
+            if ours != theirs:
+                raise ValueError(
+                    f"statistics of {name} {ours} and {theirs} cannot be merged; collect the "
+                    "parts alike"
+                )
+    batches = sum(part.collection.batches for part in parts)
+    rms = {
+        name: torch.sqrt(
+            sum(part.rms[name].double() ** 2 * part.collection.batches for part in parts)
+            / torch.tensor(batches)
+        ).float()
+        for name in parts[0].rms
+    }
+    return GradientStats(rms, Collection(**asdict(first) | {"batches": batches}))
+
+
+def none(model: nn.Module) -> dict[str, Prior]:
+    """Return priors that know θ_g only: enough for rules that do not divide by √MS_g."""
+    return {name: Prior(theta.detach()) for name, theta in model.named_parameters()}

@@ -1,0 +1,119 @@
+"""Models: what dyneval asks of one, and how the project's own are kept in a folder.
+
+A checkpoint is a folder of `config.json` (which model, its settings, how it was made),
+`model.safetensors` and `vocab.json`. A checkpoint that is cut off, or whose parts do not belong
+together, is a ValueError that says what is wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from dyneval import storage
+from dyneval.corpora import Vocabulary
+from dyneval.models.lstm import LSTM
+from dyneval.models.mlstm import MLSTM
+
+ARCHITECTURES: dict[str, type[nn.Module]] = {"lstm": LSTM, "mlstm": MLSTM}
+
+
+class LanguageModel(Protocol):
+    """An `nn.Module` with these two methods. Reading is in eval mode: no dropout.
+
+    A state is a tree of tensors (tuples and dicts) with the streams on each tensor's first
+    dimension; None is the state before the first token. `mix(layer, h)`, where a model takes it,
+    replaces the hidden state of a layer after each step.
+    """
+
+    def hidden(self, tokens: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        """(B, T) tokens, state or None -> (B, T, H) what the softmax sees, state."""
+        ...
+
+    def logits(self, h: Tensor) -> Tensor:
+        """(B, T, H) -> (B, T, V)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model, the symbols that it predicts, and how it was made."""
+
+    model: Any  # a LanguageModel
+    vocabulary: Vocabulary
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Return a hash of a model's weights: their names, shapes and values, in float32."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(model.named_parameters()):
+        digest.update(f"{name}{tuple(weight.shape)}".encode())
+        # memoryview: no copy of a weight that is float32 already
+        digest.update(memoryview(weight.detach().cpu().float().contiguous().numpy()).cast("B"))
+    return digest.hexdigest()
+
+
+def save(folder: Path | str, checkpoint: Checkpoint, *, dtype: torch.dtype | None = None) -> None:
+    """Write a checkpoint's folder; `dtype` stores the weights in fewer bits."""
+    folder, model = Path(folder), checkpoint.model
+    names = {architecture: name for name, architecture in ARCHITECTURES.items()}
+    if type(model) not in names:
+        raise ValueError(
+            f"a {type(model).__name__} cannot be kept in a folder; only {', '.join(ARCHITECTURES)}"
+        )
+    weights = {name: weight.to(dtype or weight.dtype) for name, weight in model.named_parameters()}
+    storage.write_json(folder / "vocab.json", checkpoint.vocabulary.to_json())
+    storage.write_tensors(folder / "model.safetensors", weights)
+    config = {"architecture": names[type(model)], "settings": model.settings}
+    storage.write_json(folder / "config.json", config | {"about": checkpoint.about})
+
+
+def load(folder: Path | str) -> Checkpoint:
+    """Return the checkpoint that `save` wrote, in float32 and eval mode."""
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        what = "has no config.json" if folder.is_dir() else "is not a folder"
+        raise ValueError(f"{folder} is no checkpoint: it {what}; give a folder made by training")
+    config = storage.read_json(folder / "config.json")
+    try:
+        architecture = ARCHITECTURES[config["architecture"]]
+        with torch.device("meta"):  # no time for initial values: they are replaced at once
+            model = architecture(**config["settings"])
+        vocabulary = Vocabulary.from_json(storage.read_json(folder / "vocab.json"))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{folder}/config.json describes no known model: {error}") from None
+    weights, _ = storage.read_tensors(folder / "model.safetensors")
+    _fill(model, weights, folder)
+    if config["settings"].get("vocabulary_size") != len(vocabulary):
+        raise ValueError(
+            f"{folder} predicts {config['settings'].get('vocabulary_size')} symbols, but its "
+            f"vocab.json has {len(vocabulary)}; the two files do not belong together"
+        )
+    return Checkpoint(model.eval(), vocabulary, config.get("about", {}))
+
+
+def _fill(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
+    expected = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
+    found = {name: tuple(weight.shape) for name, weight in weights.items()}
+    wrong = sorted(expected.items() ^ found.items())
+    if wrong:
+        name = wrong[0][0]
+        raise ValueError(
+            f"{folder}/model.safetensors does not fit config.json: {name} is "
+            f"{found.get(name, 'missing')}, needed {expected.get(name, 'nothing of that name')}"
+        )
+    for name, weight in weights.items():
+        if not torch.isfinite(weight).all():
+            raise ValueError(f"{folder}/model.safetensors holds NaN or infinity in {name}")
+    parameters = {name: nn.Parameter(weight.float()) for name, weight in weights.items()}
+    # a tied weight is one parameter under two names: the module gets it under both
+    owner = {id(weight): name for name, weight in model.named_parameters()}
+    for name, weight in list(model.named_parameters(remove_duplicate=False)):
+        module, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(module), leaf, parameters[owner[id(weight)]])

@@ -1,0 +1,118 @@
+"""LSTM language model: embedding, stacked LSTM layers, softmax.
+
+`Layer` has the weights of one layer of `torch.nn.LSTM` under torch's names and gives the same
+result, but shows its recurrence: `mix` acts on the hidden state after each step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Mix = Callable[[int, Tensor], Tensor]  # (layer, (B, H) h_t) -> h'_t
+LayerState = tuple[Tensor, Tensor]  # h, c: (B, H)
+State = tuple[LayerState, ...]
+
+
+def step(gates: Tensor, cell: Tensor) -> LayerState:
+    """Apply the gates i, f, g, o (B, 4H) of an LSTM to its cell (B, H) -> h, c."""
+    # float(): under autocast the products are bfloat16, too coarse for a sum over time
+    gates = gates.to(cell.dtype)
+    i, f, g, o = gates.chunk(4, 1)
+    cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(cell), cell
+
+
+class Layer(nn.Module):
+    """One LSTM layer with torch's parameters: the rows of a weight are the gates i, f, g, o."""
+
+    def __init__(self, inputs: int, units: int) -> None:
+        super().__init__()
+        self.units = units
+        self.weight_ih = nn.Parameter(torch.empty(4 * units, inputs))
+        self.weight_hh = nn.Parameter(torch.empty(4 * units, units))
+        self.bias_ih = nn.Parameter(torch.empty(4 * units))
+        self.bias_hh = nn.Parameter(torch.empty(4 * units))
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -1 / math.sqrt(units), 1 / math.sqrt(units))
+
+    def forward(
+        self, x: Tensor, state: LayerState | None, mix: Callable[[Tensor], Tensor] | None = None
+    ) -> tuple[Tensor, LayerState]:
+        """(B, T, I), state or None -> (B, T, H), state."""
+        h, c = state if state is not None else (x.new_zeros(len(x), self.units),) * 2
+        recurrent = self.weight_hh.t()
+        outputs = []
+        for projected in F.linear(x, self.weight_ih, self.bias_ih + self.bias_hh).unbind(1):
+            h, c = step(torch.addmm(projected, h, recurrent), c)  # (B, H) each
+            if mix is not None:
+                h = mix(h)
+            outputs.append(h)
+        return torch.stack(outputs, 1), (h, c)
+
+
+def at_layer(mix: Mix | None, layer: int) -> Callable[[Tensor], Tensor] | None:
+    """Return `mix` for one layer."""
+    return None if mix is None else lambda h: mix(layer, h)
+
+
+class LSTM(nn.Module):
+    """Embedding, stacked LSTM, softmax, with dropout between them (Zaremba et al. 2014)."""
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        *,
+        embedding_size: int = 200,
+        units: int = 200,
+        layers: int = 2,
+        tied: bool = False,
+        dropout: float = 0.0,
+        initial_range: float = 0.1,
+    ) -> None:
+        super().__init__()
+        if tied and embedding_size != units:
+            raise ValueError(
+                f"a tied softmax needs an embedding as wide as the last layer; got "
+                f"embedding_size {embedding_size} and units {units}"
+            )
+        self.settings: dict[str, Any] = {
+            "vocabulary_size": vocabulary_size,
+            "embedding_size": embedding_size,
+            "units": units,
+            "layers": layers,
+            "tied": tied,
+            "dropout": dropout,
+        }
+        self.embedding = nn.Embedding(vocabulary_size, embedding_size)
+        self.layers = nn.ModuleList(
+            Layer(units if k else embedding_size, units) for k in range(layers)
+        )
+        self.output = nn.Linear(units, vocabulary_size)
+        if tied:
+            self.output.weight = self.embedding.weight
+        self.dropout = nn.Dropout(dropout)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -initial_range, initial_range)
+
+    def hidden(
+        self, tokens: Tensor, state: State | None = None, mix: Mix | None = None
+    ) -> tuple[Tensor, State]:
+        """(B, T) tokens, state or None -> (B, T, H) what the softmax sees, state."""
+        x = self.dropout(self.embedding(tokens))  # (B, T, E)
+        states = []
+        for k, layer in enumerate(self.layers):
+            x, after = layer(x, None if state is None else state[k], at_layer(mix, k))
+            x = self.dropout(x)  # (B, T, H)
+            states.append(after)
+        return x, tuple(states)
+
+    def logits(self, h: Tensor) -> Tensor:
+        """(B, T, H) -> (B, T, V)."""
+        logits: Tensor = self.output(h)
+        return logits

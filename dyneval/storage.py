@@ -1,0 +1,89 @@
+"""Files that are whole or not there: everything is written to a temporary name and renamed.
+
+Tensors are stored with safetensors alone, never with pickle. Reading a file that is cut off or
+of another kind raises a ValueError that names the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary path beside `path` that takes its name when the block ends well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # the suffix stays, since writers such as matplotlib and numpy read the format from it
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".partial-", suffix=path.suffix)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())  # mkstemp's files are the owner's alone
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as indented JSON."""
+    with replacing(path) as temporary:
+        text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+        temporary.write_text(text + "\n", "utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Return the value of a JSON file."""
+    return _read(path, lambda: json.loads(path.read_text("utf-8")), "JSON")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Any = None) -> None:
+    """Write tensors, with a JSON value that describes them, as one safetensors file."""
+    from safetensors.torch import save_file
+
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with replacing(path) as temporary:
+        save_file(whole, temporary, {"about": json.dumps(about)})
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
+    """Return the tensors of a safetensors file and the JSON value that describes them."""
+    from safetensors import SafetensorError, safe_open
+
+    def read() -> tuple[dict[str, Tensor], Any]:
+        try:
+            with safe_open(path, "pt") as file:
+                about = json.loads((file.metadata() or {}).get("about", "null"))
+                return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
+        except SafetensorError as error:
+            raise ValueError(error) from error
+
+    tensors: tuple[dict[str, Tensor], Any] = _read(path, read, "safetensors")
+    return tensors
+
+
+def _read(path: Path, read: Callable[[], Any], kind: str) -> Any:
+    try:
+        return read()
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist") from None
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path} is no whole {kind} file: {reason}") from error
