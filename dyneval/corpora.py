@@ -148,7 +148,9 @@ def _read_bytes(raw: bytes) -> Text:
 
 def _word_starts(space: NDArray[np.bool_]) -> Ints:
     """Return 1 where a word of white-space separated text begins, else 0."""
-    return (~space & np.concatenate([np.ones(1, bool), space[:-1]])[: len(space)]).astype(np.int32)
+    before = np.concatenate([np.ones(1, bool), space[:-1]])[: len(space)]
+    starts: Ints = (~space & before).astype(np.int32)
+    return starts
 
 
 def _read_characters(vocabulary: Vocabulary, text: str, name: str, unknown: Unknown) -> Text:

@@ -129,6 +129,6 @@ def merge(parts: Sequence[GradientStats]) -> GradientStats:
     return GradientStats(rms, Collection(**asdict(first) | {"batches": batches}))
 
 
-def none(model: nn.Module) -> dict[str, Prior]:
+def without_statistics(model: nn.Module) -> dict[str, Prior]:
     """Return priors that know θ_g only: enough for rules that do not divide by √MS_g."""
     return {name: Prior(theta.detach()) for name, theta in model.named_parameters()}

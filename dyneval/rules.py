@@ -167,9 +167,7 @@ TERMS: dict[str, type[Term]] = {term.__name__: term for term in (Sgd, Rms, Decay
 NAMES = ("sgd", "sgd+decay", "rms+decay", "rms+rms-decay")
 
 
-def rule(
-    name: str, learning_rate: float, decay_rate: float = 0.0, epsilon: float = 2e-5
-) -> Rule:
+def rule(name: str, learning_rate: float, decay_rate: float = 0.0, epsilon: float = 2e-5) -> Rule:
     """Return a rule of Table 1 by its name on the command line.
 
     >>> rule("rms+rms-decay", 5e-5, 2e-3)

@@ -67,9 +67,9 @@ PRESETS = {
         {"embedding_size": 200, "units": 200, "layers": 2, "dropout": 0.2},
         "sgd",
         learning_rate=1.0,
-        epochs=13,
+        epochs=11,
         decay=1.6,
-        constant_epochs=5,
+        constant_epochs=4,
         precision="bfloat16",
     ),
     "mlstm-desk": Recipe(
@@ -78,7 +78,7 @@ PRESETS = {
         "adam",
         learning_rate=2e-3,
         final_learning_rate=7e-5,
-        epochs=5,
+        epochs=4,
         batch_size=32,
         sequence_length=100,
         clip=1.0,
@@ -109,7 +109,7 @@ class Training:
         self.valid = self._stream("valid")
         torch.manual_seed(recipe.seed)
         build = models.ARCHITECTURES[recipe.architecture]
-        self.model = build(len(corpus.vocabulary), **recipe.model)
+        self.model: Any = build(len(corpus.vocabulary), **recipe.model)
         if recipe.weight_normalisation:
             _normalise(self.model)
         self.model.to(self.device)
@@ -156,15 +156,15 @@ class Training:
         (Ctrl-C or a termination signal), which ends it after the step under way.
         """
         began = saved = time.perf_counter()
-        already, tokens_before = self.seconds, self.step
+        already, steps_before = self.seconds, self.step
         with _interruption() as interrupted:
             while self.step < self.steps:
                 self._step()
                 now = time.perf_counter()
                 self.seconds = already + now - began
                 epoch, done = divmod(self.step, self.epoch_steps)
-                speed = self.train.shape[0] * self.recipe.sequence_length
-                speed *= (self.step - tokens_before) / max(1e-9, now - began)
+                tokens = (self.step - steps_before) * len(self.train) * self.recipe.sequence_length
+                speed = tokens / max(1e-9, now - began)
                 mean = self.nats / (done or self.epoch_steps)
                 last = self._end_epoch(mean, speed) if not done else None
                 if last is not None or interrupted() or now - saved > save_every:
@@ -192,7 +192,7 @@ class Training:
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(self.step)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
         self.optimizer.step()
         self.state = tuple(tuple(part.detach() for part in layer) for layer in state)
@@ -202,8 +202,8 @@ class Training:
     def _end_epoch(self, nats: float, speed: float) -> float:
         """Score the validation split; keep the model if it is the best so far."""
         model = folded(self.model)
-        scores = [part.sum() for part in evaluate(Static(model), self.valid, 100)]
-        validation = (sum(scores) / (self.valid.numel() - len(self.valid))).item()
+        summed = sum(part.sum().item() for part in evaluate(Static(model), self.valid, 100))
+        validation = summed / (self.valid.numel() - len(self.valid))
         best = min((entry["valid_nats"] for entry in self.history), default=float("inf"))
         self.history.append(
             {
@@ -215,9 +215,7 @@ class Training:
             }
         )
         if validation < best:
-            models.save(
-                self.folder, models.Checkpoint(model, self.corpus.vocabulary, self.about())
-            )
+            models.save(self.folder, models.Checkpoint(model, self.corpus.vocabulary, self.about()))
         return validation
 
     def about(self) -> dict[str, Any]:

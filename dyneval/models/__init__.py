@@ -55,7 +55,7 @@ def fingerprint(model: nn.Module) -> str:
     for name, weight in sorted(model.named_parameters()):
         digest.update(f"{name}{tuple(weight.shape)}".encode())
         # memoryview: no copy of a weight that is float32 already
-        digest.update(memoryview(weight.detach().cpu().float().contiguous().numpy()).cast("B"))
+        digest.update(weight.detach().cpu().float().contiguous().numpy().data)
     return digest.hexdigest()
 
 

@@ -1,0 +1,122 @@
+"""Engines: how one stream's weights are read with and moved.
+
+`Reference` is autograd and an in-place update: it works for any module, and every faster engine
+is tested against it. What an engine promises is the protocol below, for a single stream;
+`predictors.Dynamic` keeps one for each stream and looks after rows, padding and positions.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from dyneval.gradient_stats import Prior
+from dyneval.reading import Categorical, Reader, concatenate, leaves, tree
+from dyneval.rules import Rule
+
+
+class Engine(Protocol):
+    """One stream's adapted weights θ_l, its hidden state, and its open segment."""
+
+    def predict(self, tokens: Tensor) -> Categorical:
+        """(1, T) tokens, none of them PAD -> what follows each, without a graph."""
+        ...
+
+    def learn(self, targets: Tensor) -> None:
+        """(1, n) what followed the open segment's first n tokens: one step on its mean nats.
+
+        With n = 0 the weights stay. Either way the segment ends here.
+        """
+        ...
+
+    def reset(self, *, weights: bool, state: bool) -> None:
+        """Drop the open segment; go back to the trained weights, the zero state, or both."""
+        ...
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return θ_l by name, as it is now."""
+        ...
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return `weights.NAME` and `state.PATH`, copies that nothing changes later."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on where `state_dict` was taken."""
+        ...
+
+
+class Reference:
+    """Autograd, then the update in place: θ_l ← θ_l − gain ⊙ ∇L + pull ⊙ (θ_g − θ_l)."""
+
+    def __init__(self, model: Any, rule: Rule, priors: Mapping[str, Prior]) -> None:
+        self._priors = priors
+        own = copy.deepcopy(model).eval().requires_grad_(True)
+        self._theta = dict(own.named_parameters())
+        # both once for all segments
+        self._amounts = {
+            name: (rule.gain(priors[name]), rule.pull(priors[name])) for name in self._theta
+        }
+        self._reader = Reader(own)
+        self._open: list[Categorical] = []  # with their graphs
+
+    def predict(self, tokens: Tensor) -> Categorical:
+        """(1, T) tokens -> what follows each, by the weights of this segment."""
+        self._open.append(self._reader.read(tokens))
+        return self._open[-1].detach()
+
+    def learn(self, targets: Tensor) -> None:
+        """(1, n) what followed -> one step of the rule on its mean nats."""
+        if targets.shape[1]:
+            whole = concatenate(self._open)
+            count = targets.shape[1]
+            read = Categorical(whole.log_probs[:, :count], whole.hidden[:, :count])
+            self._step(read.nats(targets).mean())
+        self._open.clear()
+        self._reader.cut()
+
+    def _step(self, loss: Tensor) -> None:
+        gradients = torch.autograd.grad(loss, list(self._theta.values()), allow_unused=True)
+        with torch.no_grad():
+            for (name, theta), gradient in zip(self._theta.items(), gradients, strict=True):
+                gain, pull = self._amounts[name]
+                if isinstance(pull, Tensor) or pull:
+                    theta.lerp_(self._priors[name].theta, pull)
+                if gradient is None:  # not used in this segment: it feels its pull alone
+                    continue
+                if isinstance(gain, Tensor):
+                    theta.addcmul_(gradient, gain, value=-1)
+                else:
+                    theta.sub_(gradient, alpha=gain)
+
+    @torch.no_grad()
+    def reset(self, *, weights: bool, state: bool) -> None:
+        """Drop the open segment; go back to the trained weights, the zero state, or both."""
+        self._open.clear()
+        self._reader.cut()
+        if state:
+            self._reader.reset([0])
+        if weights:
+            for name, theta in self._theta.items():
+                theta.copy_(self._priors[name].theta)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return θ_l by name, as it is now."""
+        return {name: theta.detach() for name, theta in self._theta.items()}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the adapted weights and the hidden state."""
+        weights = {f"weights.{name}": theta.clone() for name, theta in self.weights().items()}
+        return weights | leaves(self._reader.split().get(0), "state")
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on where `state_dict` was taken."""
+        self.reset(weights=False, state=True)
+        for name, theta in self._theta.items():
+            theta.copy_(state[f"weights.{name}"])
+        self._reader.states = [([0], tree(state, "state"))]
