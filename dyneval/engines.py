@@ -64,11 +64,13 @@ class Reference:
         self._reader = Reader(own)
         self._open: list[Categorical] = []  # with their graphs
 
+    @torch.enable_grad()  # whatever the caller has set: learning needs the graph
     def predict(self, tokens: Tensor) -> Categorical:
         """(1, T) tokens -> what follows each, by the weights of this segment."""
         self._open.append(self._reader.read(tokens))
         return self._open[-1].detach()
 
+    @torch.enable_grad()
     def learn(self, targets: Tensor) -> None:
         """(1, n) what followed -> one step of the rule on its mean nats."""
         if targets.shape[1]:

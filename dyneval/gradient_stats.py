@@ -19,6 +19,7 @@ from dyneval import storage
 from dyneval.models import fingerprint
 
 Average = Literal["tensors", "weights"]
+FILE = "gradient-stats.safetensors"  # in a checkpoint's folder, read by default
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,12 @@ def load(path: Path | str) -> GradientStats:
             f"{path} holds no gradient statistics; make them with `dyneval gradient-stats`"
         ) from None
     return GradientStats({name: value.float() for name, value in tensors.items()}, collection)
+
+
+def find(folder: Path, given: Path | str | None = None) -> GradientStats | None:
+    """Return the statistics given, or those in a checkpoint's folder, or None."""
+    path = Path(given) if given else folder / FILE
+    return load(path) if given or path.exists() else None
 
 
 def merge(parts: Sequence[GradientStats]) -> GradientStats:

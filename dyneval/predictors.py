@@ -246,6 +246,7 @@ class Collector(_Streams):
         self._length = 0  # n, the longest segment
         self._batches = 0  # N_b
 
+    @torch.enable_grad()
     def predict(self, tokens: Tensor) -> Categorical:
         """(B, T) tokens just read -> what follows each, by the trained weights."""
         self._open(tokens)

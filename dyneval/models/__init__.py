@@ -16,11 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from dyneval import storage
-from dyneval.corpora import Vocabulary
+from dyneval.corpora import BUNDLED
+from dyneval.models.awd_lstm import AWDLSTM
 from dyneval.models.lstm import LSTM
 from dyneval.models.mlstm import MLSTM
+from dyneval.vocabularies import Vocabulary
 
-ARCHITECTURES: dict[str, type[nn.Module]] = {"lstm": LSTM, "mlstm": MLSTM}
+ARCHITECTURES: dict[str, type[nn.Module]] = {
+    "lstm": LSTM,
+    "awd-lstm": AWDLSTM,
+    "mlstm": MLSTM,
+}
 
 
 class LanguageModel(Protocol):
@@ -74,28 +80,58 @@ def save(folder: Path | str, checkpoint: Checkpoint, *, dtype: torch.dtype | Non
     storage.write_json(folder / "config.json", config | {"about": checkpoint.about})
 
 
-def load(folder: Path | str) -> Checkpoint:
-    """Return the checkpoint that `save` wrote, in float32 and eval mode."""
-    folder = Path(folder)
+def folder_of(model: Path | str) -> Path:
+    """Return the folder of a checkpoint: its path, or that of the model named `bundled`."""
+    folder = BUNDLED if str(model) == "bundled" else Path(model)
     if not (folder / "config.json").is_file():
         what = "has no config.json" if folder.is_dir() else "is not a folder"
-        raise ValueError(f"{folder} is no checkpoint: it {what}; give a folder made by training")
+        raise ValueError(f"{model} is no checkpoint: it {what}; give a folder made by training")
+    return folder
+
+
+def load_vocabulary(folder: Path | str) -> Vocabulary:
+    """Return what the model in a folder predicts, without loading the model."""
+    return _vocabulary(folder_of(folder) / "vocab.json")
+
+
+def load(folder: Path | str) -> Checkpoint:
+    """Return the checkpoint that `save` wrote, in float32 and eval mode."""
+    folder = folder_of(folder)
     config = storage.read_json(folder / "config.json")
-    try:
-        architecture = ARCHITECTURES[config["architecture"]]
-        with torch.device("meta"):  # no time for initial values: they are replaced at once
-            model = architecture(**config["settings"])
-        vocabulary = Vocabulary.from_json(storage.read_json(folder / "vocab.json"))
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{folder}/config.json describes no known model: {error}") from None
+    model = _build(config, folder / "config.json")
+    vocabulary = _vocabulary(folder / "vocab.json")
     weights, _ = storage.read_tensors(folder / "model.safetensors")
     _fill(model, weights, folder)
-    if config["settings"].get("vocabulary_size") != len(vocabulary):
+    size = config["settings"]["vocabulary_size"]
+    if size != len(vocabulary):
         raise ValueError(
-            f"{folder} predicts {config['settings'].get('vocabulary_size')} symbols, but its "
-            f"vocab.json has {len(vocabulary)}; the two files do not belong together"
+            f"{folder}/config.json predicts {size} symbols, but the vocab.json beside it has "
+            f"{len(vocabulary)}; the two files do not belong together"
         )
     return Checkpoint(model.eval(), vocabulary, config.get("about", {}))
+
+
+def _build(config: Any, path: Path) -> nn.Module:
+    """Return the model that a configuration describes, without values."""
+    try:
+        name, settings = config["architecture"], config["settings"]
+        if name not in ARCHITECTURES:
+            known = ", ".join(ARCHITECTURES)
+            raise ValueError(f"there is no architecture {name!r}, only {known}")
+        with torch.device("meta"):  # no time for initial values: they are replaced at once
+            return ARCHITECTURES[name](**settings)
+    except KeyError as error:
+        raise ValueError(f"{path} describes no known model: it lacks {error}") from None
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{path} describes no known model: {error}") from None
+
+
+def _vocabulary(path: Path) -> Vocabulary:
+    symbols = storage.read_json(path)
+    try:
+        return Vocabulary.from_json(symbols)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} holds no vocabulary: {error}") from None
 
 
 def _fill(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:

@@ -42,11 +42,15 @@ class Layer(nn.Module):
             nn.init.uniform_(parameter, -1 / math.sqrt(units), 1 / math.sqrt(units))
 
     def forward(
-        self, x: Tensor, state: LayerState | None, mix: Callable[[Tensor], Tensor] | None = None
+        self,
+        x: Tensor,
+        state: LayerState | None,
+        mix: Callable[[Tensor], Tensor] | None = None,
+        recurrent: Tensor | None = None,
     ) -> tuple[Tensor, LayerState]:
-        """(B, T, I), state or None -> (B, T, H), state."""
+        """(B, T, I), state or None -> (B, T, H), state; `recurrent` stands in for weight_hh."""
         h, c = state if state is not None else (x.new_zeros(len(x), self.units),) * 2
-        recurrent = self.weight_hh.t()
+        recurrent = (self.weight_hh if recurrent is None else recurrent).t()
         outputs = []
         for projected in F.linear(x, self.weight_ih, self.bias_ih + self.bias_hh).unbind(1):
             h, c = step(torch.addmm(projected, h, recurrent), c)  # (B, H) each
@@ -54,6 +58,25 @@ class Layer(nn.Module):
                 h = mix(h)
             outputs.append(h)
         return torch.stack(outputs, 1), (h, c)
+
+
+def check(settings: dict[str, Any]) -> None:
+    """Refuse settings that no model can have: a size below 1, a dropout outside [0, 1)."""
+    for name, value in settings.items():
+        if name.endswith("dropout") and not 0 <= value < 1:
+            raise ValueError(f"{name} {value} of a model: give 0 to less than 1")
+        if not name.endswith("dropout") and name != "tied" and not value >= 1:
+            raise ValueError(f"{name} {value} of a model: give 1 or more")
+
+
+def tie(output: nn.Linear, embedding: nn.Embedding) -> None:
+    """Give the softmax the weight of the embedding."""
+    if output.in_features != embedding.embedding_dim:
+        raise ValueError(
+            "a tied softmax needs an embedding as wide as the last layer; got "
+            f"{embedding.embedding_dim} and {output.in_features}"
+        )
+    output.weight = embedding.weight
 
 
 def at_layer(mix: Mix | None, layer: int) -> Callable[[Tensor], Tensor] | None:
@@ -76,11 +99,6 @@ class LSTM(nn.Module):
         initial_range: float = 0.1,
     ) -> None:
         super().__init__()
-        if tied and embedding_size != units:
-            raise ValueError(
-                f"a tied softmax needs an embedding as wide as the last layer; got "
-                f"embedding_size {embedding_size} and units {units}"
-            )
         self.settings: dict[str, Any] = {
             "vocabulary_size": vocabulary_size,
             "embedding_size": embedding_size,
@@ -89,13 +107,14 @@ class LSTM(nn.Module):
             "tied": tied,
             "dropout": dropout,
         }
+        check(self.settings)
         self.embedding = nn.Embedding(vocabulary_size, embedding_size)
         self.layers = nn.ModuleList(
             Layer(units if k else embedding_size, units) for k in range(layers)
         )
         self.output = nn.Linear(units, vocabulary_size)
         if tied:
-            self.output.weight = self.embedding.weight
+            tie(self.output, self.embedding)
         self.dropout = nn.Dropout(dropout)
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -initial_range, initial_range)

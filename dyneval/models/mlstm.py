@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dyneval.models.lstm import LayerState, Mix, State, at_layer, step
+from dyneval.models.lstm import LayerState, Mix, State, at_layer, check, step, tie
 
 
 class Layer(nn.Module):
@@ -69,6 +69,7 @@ class MLSTM(nn.Module):
         embedding_size: int = 64,
         units: int = 512,
         layers: int = 1,
+        tied: bool = False,
         hidden_dropout: float = 0.0,
         embedding_dropout: float = 0.0,
     ) -> None:
@@ -78,14 +79,18 @@ class MLSTM(nn.Module):
             "embedding_size": embedding_size,
             "units": units,
             "layers": layers,
+            "tied": tied,
             "hidden_dropout": hidden_dropout,
             "embedding_dropout": embedding_dropout,
         }
+        check(self.settings)
         self.embedding = nn.Embedding(vocabulary_size, embedding_size)
         self.layers = nn.ModuleList(
             Layer(units if k else embedding_size, units) for k in range(layers)
         )
         self.output = nn.Linear(units, vocabulary_size)
+        if tied:
+            tie(self.output, self.embedding)
         nn.init.normal_(self.embedding.weight, std=embedding_size**-0.5)
         nn.init.zeros_(self.output.bias)
 

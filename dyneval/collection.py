@@ -1,0 +1,48 @@
+"""Collect a model's gradient statistics over training text, through the one loop of reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import torch
+
+from dyneval.corpora import Corpus
+from dyneval.evaluation import evaluate
+from dyneval.gradient_stats import GradientStats
+from dyneval.predictors import Collector
+from dyneval.streams import parallel
+
+
+def collect(
+    model: Any,
+    corpus: Corpus,
+    segment_length: int,
+    *,
+    split: str = "train",
+    batch_size: int = 100,
+    skip: int = 0,
+    batches: int | None = None,
+    report: Callable[[int, int], None] | None = None,
+) -> GradientStats:
+    """Return √MS_g over the batches of a split, or over `batches` of them from batch `skip` on.
+
+    The split is cut into `batch_size` contiguous streams; a batch is n tokens of each, and the
+    shorter last one counts as one. The hidden state is carried over, from zero at the first.
+    """
+    if batch_size < 1 or skip < 0 or (batches is not None and batches < 1):
+        raise ValueError("give a batch size and a number of batches of at least 1, and skip none")
+    tokens = torch.from_numpy(corpus.read(split).tokens).long()
+    stream = parallel(tokens, batch_size)
+    # split after the skipped ones, so that the parts of a split have its batches between them
+    stream = stream[:, skip * segment_length :]
+    total = -(-(stream.shape[1] - 1) // segment_length) if stream.shape[1] > 1 else 0
+    if not total:
+        raise ValueError(f"{corpus.name} ({split}) has no batch left after {skip}")
+    total = min(total, batches or total)
+    collector = Collector(model)
+    for done, _ in enumerate(islice(evaluate(collector, stream, segment_length), total), 1):
+        if report:
+            report(done, total)
+    return collector.stats(corpus.name, corpus.checksum(split))

@@ -1,0 +1,105 @@
+"""Reports: what a result says, as a table in the terminal and as a figure in a file."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from dyneval import storage
+from dyneval.results import Result
+
+UNITS = {  # of a vocabulary: the figure people quote, its name, its decimals
+    "words": ("perplexity", "perplexity", 2),
+    "characters": ("bits_per_character", "bits/character", 4),
+    "bytes": ("bits_per_byte", "bits/byte", 4),
+}
+COLOURS = ("#888888", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+
+
+def running(nats: float, kind: str) -> str:
+    """Return mean nats per token as the figure people quote."""
+    if kind == "words":
+        return f"perplexity {_number(math.exp(min(nats, 50)), 2)}"
+    return f"{nats / math.log(2):.3f} bits/{kind[:-1]}"
+
+
+def table(result: Result) -> Group:
+    """Return a table of the predictors side by side, with what each gains over the first."""
+    run = result.run
+    key, name, digits = UNITS[run["vocabulary"]["kind"]]
+    grid = Table(title=f"{run['model']} on {run['corpus']} ({run['split']})", title_justify="left")
+    for column in ("", "tokens", name, "bits/token", "gain", "tokens/s"):
+        grid.add_column(column, justify="left" if not column else "right")
+    rows = result.to_json()
+    first: dict[str, Any] = {}
+    for predictor, row in rows.items():
+        if predictor == "run":
+            continue
+        first = first or row
+        same = row["tokens"] == first["tokens"]
+        gain = _gain(row[key], first[key]) if same and row is not first else ""
+        pace = row["tokens"] / row["seconds"] if row["seconds"] else 0
+        cells = (_number(row[key], digits), _number(row["bits_per_token"], 4), gain)
+        grid.add_row(predictor, f"{row['tokens']:,}", *cells, f"{pace:,.0f}")
+    lines = [Text(f"{name}: {rule}", style="dim") for name, rule in run["rule"].items()]
+    if run["note"]:
+        lines.append(Text(f"{run['corpus']}: {run['note']}", style="dim"))
+    return Group(grid, *lines)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def _gain(value: float | None, first: float | None) -> str:
+    """Return by how much a figure is lower than the first one."""
+    return "" if not value or not first else f"{(first - value) / first:+.1%}"
+
+
+def show(result: Result) -> None:
+    """Print the table."""
+    Console().print(table(result))
+
+
+def figure(result: Result, path: Path | str) -> None:
+    """Draw each predictor's mean so far, over the text, into a PNG, SVG or PDF file."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    path = Path(path)
+    kind = result.run["vocabulary"]["kind"]
+    unit = {"words": None, "characters": "characters", "bytes": "bytes"}[kind]
+    scored = result.scored
+    sizes = np.ones(len(scored.tokens)) if unit is None else getattr(scored, unit)
+    fig, axis = plt.subplots(figsize=(7, 4), layout="constrained")
+    # the first few tokens say little and would set the scale
+    skip = min(len(sizes) // 50, 1000)
+    for colour, (name, score) in zip(COLOURS * 2, result.scores.items(), strict=False):
+        count = len(score.nats)
+        if count <= skip:
+            continue
+        so_far = np.cumsum(score.nats) / np.maximum(1, np.cumsum(sizes[:count]))
+        figure_ = np.exp(so_far) if unit is None else so_far / math.log(2)
+        points = np.unique(np.linspace(skip, count - 1, 2000).astype(int))
+        axis.plot(points + 1, figure_[points], color=colour, label=name, linewidth=1.6)
+    axis.set_xlabel(f"{kind} read" if unit else "tokens read")
+    axis.set_ylabel(f"{UNITS[kind][1]} so far")
+    axis.set_title(f"{result.run['model']} on {result.run['corpus']}", loc="left", fontsize=11)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(axis="y", alpha=0.25)
+    axis.legend(frameon=False)
+    with storage.replacing(path) as temporary:
+        try:
+            fig.savefig(temporary, dpi=160)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+        finally:
+            plt.close(fig)

@@ -1,0 +1,224 @@
+"""Runs: a frozen description of an evaluation, executed to a `Result`.
+
+A `Run` names a model, a text, and the predictors to compare on it. `execute` reads the text once
+with each of them, through the one loop. In a folder it keeps what it reached, and a killed run
+goes on from there to the same digits.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import dyneval
+from dyneval import corpora, gradient_stats, models, storage
+from dyneval.evaluation import evaluate
+from dyneval.models import Checkpoint
+from dyneval.predictors import Predictor
+from dyneval.results import Result, Score, Scored
+from dyneval.settings import Settings
+from dyneval.vocabularies import Unknown
+
+FirstToken = Literal["unscored", "uniform"]
+LIMIT_FACTOR = 20  # a segment so many times worse than a uniform guess means divergence
+
+
+class Progress(NamedTuple):
+    """Where a predictor stands in a text."""
+
+    name: str
+    done: int  # tokens scored
+    total: int
+    nats: float  # summed so far
+    seconds: float
+
+
+Report = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One text, read by several predictors with one model."""
+
+    model: str | Path
+    corpus: str
+    predictors: dict[str, Settings]
+    split: str | None = None
+    stats: str | Path | None = None
+    unknown: Unknown | None = None
+    first_token: FirstToken = "unscored"
+    limit: int | None = None  # tokens of the split to read
+
+    def execute(
+        self,
+        report: Report | None = None,
+        *,
+        folder: Path | str | None = None,
+        resume: bool = False,
+        save_every: float = 30.0,
+    ) -> Result:
+        """Score the text with each predictor.
+
+        With a `folder`, what was reached is kept there every `save_every` seconds; `resume` goes
+        on from it. A predictor that diverges keeps its scores up to there, and the others go on.
+        """
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"a limit of {self.limit} tokens leaves nothing to read")
+        checkpoint = models.load(self.model)
+        corpus = corpora.load(self.corpus, checkpoint.vocabulary, self.unknown)
+        text = corpus.read(self.split)[: self.limit]
+        first = 0 if self.first_token == "uniform" else 1
+        if len(text) <= first:
+            raise ValueError(
+                f"{self.corpus} has {len(text)} tokens to read, and needs {first + 1} or more"
+                + ", since the first of a text is not scored" * first
+            )
+        needed = any(settings.needs_statistics for settings in self.predictors.values())
+        stats = gradient_stats.find(models.folder_of(self.model), self.stats) if needed else None
+        about = self._about(checkpoint, corpus, len(text))
+        store = _Store(Path(folder), about, resume, save_every) if folder else None
+        stream = torch.from_numpy(text.tokens).long()[None]
+        scores = {}
+        for name, settings in self.predictors.items():
+            reading = _Reading(name, settings.predictor(checkpoint.model, stats), store, report)
+            score = reading.score(stream, settings.segment_length, len(checkpoint.vocabulary))
+            if first == 0:
+                uniform = math.log(len(checkpoint.vocabulary))
+                score = replace(score, nats=np.concatenate([[uniform], score.nats]))
+            scores[name] = score
+        scored = Scored(*(getattr(text, name)[first:] for name in Scored.__annotations__))
+        return Result(about, scored, scores)
+
+    def _about(self, checkpoint: Checkpoint, corpus: corpora.Corpus, tokens: int) -> dict[str, Any]:
+        """Return all that makes the result comparable, as JSON values."""
+        split = self.split or corpus.default_split
+        rules = {name: str(row) for name, row in self.predictors.items()}
+        return {
+            "model": str(self.model),
+            "architecture": type(checkpoint.model).__name__,
+            "weights": sum(weight.numel() for weight in checkpoint.model.parameters()),
+            "model_hash": models.fingerprint(checkpoint.model),
+            "corpus": self.corpus,
+            "split": split,
+            "checksum": corpus.checksum(split),
+            "note": corpus.note,
+            "tokens": tokens,
+            "limit": self.limit,
+            "vocabulary": {"kind": checkpoint.vocabulary.kind, "size": len(checkpoint.vocabulary)},
+            "unknown": self.unknown,
+            "first_token": self.first_token,
+            "rule": rules,
+            "predictors": {name: row.to_json() for name, row in self.predictors.items()},
+            "versions": {
+                "dyneval": dyneval.__version__,
+                "torch": torch.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+            "threads": torch.get_num_threads(),
+            "machine": f"{platform.system()} {platform.machine()}",
+        }
+
+
+class _Store:
+    """A folder in which a run keeps what it reached, one file a predictor."""
+
+    def __init__(self, folder: Path, about: dict[str, Any], resume: bool, every: float) -> None:
+        self.folder, self.every = folder, every
+        run = folder / "run.json"
+        if run.exists() and not resume:
+            raise ValueError(
+                f"{folder} already holds a run; go on with it (--resume) or give another folder"
+            )
+        if run.exists() and storage.read_json(run) != about:
+            raise ValueError(
+                f"{folder} holds another run than this one; resume it with the same model, text, "
+                "settings, versions and threads, or give another folder"
+            )
+        storage.write_json(run, about)
+
+    def path(self, name: str) -> Path:
+        """Return the file of a predictor."""
+        return self.folder / f"{name}.safetensors"
+
+    def save(self, name: str, predictor: Predictor, nats: Tensor, progress: dict[str, Any]) -> None:
+        """Keep where a predictor stands; one that ended needs its scores only."""
+        state = {} if progress["ended"] else predictor.state_dict()
+        tensors = {"nats": nats} | {f"predictor.{k}": value for k, value in state.items()}
+        storage.write_tensors(self.path(name), tensors, progress)
+
+    def load(self, name: str, predictor: Predictor) -> tuple[Tensor, dict[str, Any]]:
+        """Bring a predictor to where it stood -> its nats, and how far it is."""
+        if not self.path(name).exists():
+            return torch.zeros(0, dtype=torch.float64), {"seconds": 0.0, "ended": False}
+        tensors, progress = storage.read_tensors(self.path(name))
+        nats = tensors.pop("nats")
+        if not progress["ended"]:
+            predictor.load_state_dict(
+                {name.removeprefix("predictor."): value for name, value in tensors.items()}
+            )
+        return nats, progress
+
+
+class _Reading:
+    """One predictor on its way through a text."""
+
+    def __init__(
+        self, name: str, predictor: Predictor, store: _Store | None, report: Report | None
+    ) -> None:
+        self.name, self.predictor, self.store, self.report = name, predictor, store, report
+
+    def score(self, stream: Tensor, segment_length: int, symbols: int) -> Score:
+        """Return the nats of every token of a (1, T) stream but the first."""
+        nats = torch.empty(stream.shape[1] - 1, dtype=torch.float64)
+        done, total, diverged, already = 0, 0.0, "", 0.0
+        if self.store:
+            before, progress = self.store.load(self.name, self.predictor)
+            done, already = len(before), progress["seconds"]
+            diverged = progress.get("diverged", "")
+            nats[:done] = before
+            total = before.sum().item()
+            if progress["ended"]:
+                return Score(before.numpy(), already, diverged)
+        began = reported = saved = time.perf_counter()
+        bound = LIMIT_FACTOR * math.log(max(2, symbols)) * segment_length
+        for segment in evaluate(self.predictor, stream[:, done:], segment_length):
+            segment_sum = segment.sum().item()
+            if not segment_sum < bound:
+                diverged = self._diverged(done, segment[0])
+                break
+            nats[done : done + segment.shape[1]] = segment[0]
+            done, total = done + segment.shape[1], total + segment_sum
+            now = time.perf_counter()
+            if self.report and now - reported > 0.1:
+                self.report(Progress(self.name, done, len(nats), total, already + now - began))
+                reported = now
+            if self.store and now - saved > self.store.every and done < len(nats):
+                self._save(nats[:done], already + now - began, False, "")
+                saved = now
+        seconds = already + time.perf_counter() - began
+        if self.report:
+            self.report(Progress(self.name, done, len(nats), total, seconds))
+        self._save(nats[:done], seconds, True, diverged)
+        return Score(nats[:done].numpy(), seconds, diverged)
+
+    def _save(self, nats: Tensor, seconds: float, ended: bool, diverged: str) -> None:
+        if self.store:
+            progress = {"seconds": seconds, "ended": ended, "diverged": diverged}
+            self.store.save(self.name, self.predictor, nats, progress)
+
+    def _diverged(self, done: int, segment: Tensor) -> str:
+        first = int((~torch.isfinite(segment)).int().argmax()) if segment.isnan().any() else 0
+        return (
+            f"{self.name} diverged at token {done + first + 1}: its probabilities left all "
+            "bounds; lower the learning rate (--learning-rate) or raise --epsilon"
+        )

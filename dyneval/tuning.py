@@ -1,0 +1,294 @@
+"""Tune a predictor's settings on the validation split: η, λ, and on request ε and n.
+
+Trials read a prefix and are given up early where they fall behind the median (Optuna); the best
+of them are confirmed on the whole split. A journal holds every trial, so that a tuning that was
+stopped goes on as if it had not been: a trial depends on the seed and the finished trials only.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dyneval import settings, storage
+from dyneval.corpora import Corpus
+from dyneval.evaluation import evaluate
+from dyneval.gradient_stats import GradientStats
+from dyneval.models import Checkpoint, fingerprint
+from dyneval.settings import Settings
+
+VARIED = ("learning_rate", "decay_rate")
+MAY_VARY = (*VARIED, "epsilon", "segment_length")
+CHECKS = 8  # how often a trial is compared with the others on its way
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to try; equal for every row of a comparison."""
+
+    trials: int = 12
+    prefix: int = 20_000  # tokens that a trial reads
+    confirm: int = 2  # trials that read the whole split
+    vary: tuple[str, ...] = VARIED
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if self.trials < 1 or self.confirm < 1 or self.prefix < 2:
+            raise ValueError("a tuning needs at least 1 trial, 1 to confirm and 2 tokens to read")
+        for name in self.vary:
+            if name not in MAY_VARY:
+                raise ValueError(f"{name} cannot be tuned; give some of {', '.join(MAY_VARY)}")
+
+
+class Progress(NamedTuple):
+    """Where a tuning stands."""
+
+    trial: int  # from 0; those that confirm are counted on
+    trials: int
+    done: int  # tokens read
+    total: int
+    nats: float  # mean per token so far
+    best: float | None  # the best finished trial's
+
+
+Report = Callable[[Progress], None]
+
+
+class Tuned(NamedTuple):
+    """The best settings, and all that was tried."""
+
+    settings: Settings
+    record: dict[str, Any]
+
+
+def suggest(trial: Any, settings: Settings, vary: tuple[str, ...]) -> Settings:
+    """Return the settings of a trial. The lowest eighth of the range of λ means λ = 0."""
+    values: dict[str, Any] = {}
+    if settings.rule is not None:
+        rms = "rms" in settings.rule
+        if "learning_rate" in vary:
+            low, high = (3e-6, 1e-3) if rms else (3e-3, 3.0)
+            values["learning_rate"] = trial.suggest_float("learning_rate", low, high, log=True)
+        if "decay_rate" in vary and "decay" in settings.rule:
+            exponent = trial.suggest_float("decay_exponent", -4.5, -0.5)
+            values["decay_rate"] = 0.0 if exponent < -4 else 10**exponent
+        if "epsilon" in vary and rms:
+            values["epsilon"] = trial.suggest_float("epsilon", 2e-6, 2e-4, log=True)
+        if "segment_length" in vary:
+            values["segment_length"] = trial.suggest_categorical(
+                "segment_length", (1, 2, 5, 10, 20, 50)
+            )
+    if settings.cache_size:
+        values["cache_size"] = trial.suggest_categorical("cache_size", (200, 500, 1000, 2000, 4000))
+        values["cache_weight"] = trial.suggest_float("cache_weight", 0.01, 0.5, log=True)
+        values["cache_scale"] = trial.suggest_float("cache_scale", 0.03, 3.0, log=True)
+    return replace(settings, **values)
+
+
+def start(settings: Settings, vary: tuple[str, ...]) -> dict[str, float]:
+    """Return the parameters of the first trial: the settings that tuning begins with."""
+    parameters: dict[str, Any] = {}
+    if settings.rule is not None and "learning_rate" in vary:
+        parameters["learning_rate"] = settings.learning_rate
+        if "decay" in settings.rule and "decay_rate" in vary:
+            parameters["decay_exponent"] = math.log10(max(settings.decay_rate, 10**-4.5))
+    if settings.cache_size:
+        parameters |= {
+            "cache_size": settings.cache_size,
+            "cache_weight": settings.cache_weight,
+            "cache_scale": settings.cache_scale,
+        }
+    return parameters
+
+
+def tune(
+    name: str,
+    settings: Settings,
+    model: Any,
+    stats: GradientStats | None,
+    stream: Tensor,
+    plan: Plan,
+    journal: Path | str,
+    report: Report | None = None,
+) -> Tuned:
+    """Return the best settings of a predictor on a (1, T) validation stream."""
+    began = time.perf_counter()
+    study = _study(name, settings, plan, Path(journal))
+    prefix = stream[:, : plan.prefix + 1]
+    while (count := len(_trials(study, "COMPLETE", "PRUNED"))) < plan.trials:
+        trial, candidate = _ask(study, settings, plan, count)
+        best = min((old.value for old in _trials(study, "COMPLETE")), default=None)
+        for step, progress in _read(candidate, model, stats, prefix):
+            if report:
+                report(progress._replace(trial=count, trials=plan.trials, best=best))
+            if math.isfinite(progress.nats):
+                trial.report(progress.nats, step)
+            if trial.should_prune() or not math.isfinite(progress.nats):
+                study.tell(trial, state=_state("PRUNED"))
+                break
+        else:
+            study.tell(trial, progress.nats)
+    finished = sorted(_trials(study, "COMPLETE"), key=lambda old: old.value)
+    if not finished:
+        raise ValueError(f"every trial of {name!r} diverged; give lower rates to begin with")
+    confirmed: dict[str, float] = dict(study.user_attrs.get("confirmed", {}))
+    for k, old in enumerate(finished[: plan.confirm]):
+        if str(old.number) in confirmed:
+            continue
+        candidate = Settings(**old.user_attrs["settings"])
+        for _, progress in _read(candidate, model, stats, stream):
+            if report:
+                place = {"trial": plan.trials + k, "trials": plan.trials + plan.confirm}
+                report(progress._replace(**place, best=finished[0].value))
+        confirmed[str(old.number)] = progress.nats if math.isfinite(progress.nats) else math.inf
+        study.set_user_attr("confirmed", confirmed)
+    winner = min(finished[: plan.confirm], key=lambda old: confirmed[str(old.number)])
+    record = {
+        "plan": _task(settings, plan)["plan"],
+        "validation_nats": confirmed[str(winner.number)],
+        "confirmed": confirmed,
+        "trials": [_entry(old) for old in _trials(study, "COMPLETE", "PRUNED")],
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+    return Tuned(Settings(**winner.user_attrs["settings"]), record)
+
+
+def _study(name: str, settings: Settings, plan: Plan, journal: Path) -> Any:
+    """Return the trials so far of a row, from the journal."""
+    try:
+        import optuna
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+    except ImportError:
+        raise ValueError("tuning needs Optuna: pip install 'dyneval[tune]'") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    study = optuna.create_study(
+        storage=JournalStorage(JournalFileBackend(str(journal))),
+        study_name=name,
+        load_if_exists=True,
+        direction="minimize",
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1),
+    )
+    task = _task(settings, plan)
+    if study.user_attrs.get("task", task) != task:
+        raise ValueError(
+            f"{journal} holds a tuning of {name!r} that was begun otherwise; go on with the same "
+            "flags, or write to another --out"
+        )
+    study.set_user_attr("task", task)
+    return study
+
+
+def _task(settings: Settings, plan: Plan) -> dict[str, Any]:
+    return {"settings": settings.to_json(), "plan": asdict(plan) | {"vary": list(plan.vary)}}
+
+
+def _ask(study: Any, settings: Settings, plan: Plan, count: int) -> tuple[Any, Settings]:
+    """Return the next trial and its settings; the first has those that tuning begins with."""
+    from optuna.samplers import TPESampler
+
+    # a sampler of its own for each trial: what comes next does not depend on what was stopped
+    study.sampler = TPESampler(n_startup_trials=max(4, plan.trials // 3), seed=plan.seed + count)
+    if count == 0 and not _trials(study, "WAITING"):
+        study.enqueue_trial(start(settings, plan.vary))
+    trial = study.ask()
+    candidate = suggest(trial, settings, plan.vary)
+    trial.set_user_attr("settings", candidate.to_json())
+    return trial, candidate
+
+
+def _state(name: str) -> Any:
+    from optuna.trial import TrialState
+
+    return TrialState[name]
+
+
+def _trials(study: Any, *states: str) -> list[Any]:
+    """Return the trials in one of some states, in order."""
+    trials: list[Any] = study.get_trials(deepcopy=False, states=tuple(map(_state, states)))
+    return trials
+
+
+def _entry(trial: Any) -> dict[str, Any]:
+    """Return a trial as JSON values; the nats of an abandoned one are those of its last check."""
+    reported = sorted(trial.intermediate_values.items())
+    nats = trial.value if trial.value is not None else reported[-1][1] if reported else None
+    settings = trial.user_attrs.get("settings")
+    return {"number": trial.number, "state": trial.state.name, "settings": settings, "nats": nats}
+
+
+def _read(
+    settings: Settings, model: Any, stats: GradientStats | None, stream: Tensor
+) -> Iterator[tuple[int, Progress]]:
+    """Read a stream, yielding its mean nats so far a few times on the way."""
+    total, steps, done, nats = stream.shape[1] - 1, 0, 0, 0.0
+    for part in evaluate(settings.predictor(model, stats), stream, settings.segment_length):
+        done, nats = done + part.shape[1], nats + part.sum().item()
+        if done * CHECKS >= (steps + 1) * total or not math.isfinite(nats):
+            steps = done * CHECKS // total
+            yield steps, Progress(0, 0, done, total, nats / done, None)
+            if not math.isfinite(nats):
+                return
+
+
+def tune_rows(
+    rows: Mapping[str, Settings],
+    checkpoint: Checkpoint,
+    stats: GradientStats | None,
+    corpus: Corpus,
+    split: str,
+    plan: Plan,
+    path: Path | str,
+    report: Callable[[str, Progress], None] | None = None,
+    limit: int | None = None,
+) -> dict[str, Tuned]:
+    """Tune each row, writing the settings file at `path` after each; rows it had before stay.
+
+    The rule of `dynamic+cache` is the one tuned for `dynamic`, or else for its own name; only its
+    cache is tuned.
+    """
+    path = Path(path)
+    tokens = torch.from_numpy(corpus.read(split)[:limit].tokens).long()
+    if len(tokens) < 2:
+        raise ValueError(f"{corpus.name} ({split}) is too short to tune on")
+    about = {
+        "corpus": corpus.name,
+        "split": split,
+        "tokens": len(tokens),
+        "checksum": corpus.checksum(split),
+        "model_hash": fingerprint(checkpoint.model),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+    tuned: dict[str, Tuned] = {}
+    for name, row in rows.items():
+        known = settings.read(path) if path.exists() else {}
+        vary = plan.vary
+        if row.rule is not None and row.cache_size:
+            rule = known.get("dynamic", known.get(row.rule, row))
+            cache = {key: value for key, value in asdict(row).items() if key.startswith("cache")}
+            row, vary = replace(rule, **cache), ()
+        tuned[name] = tune(
+            name,
+            row,
+            checkpoint.model,
+            stats if row.needs_statistics else None,
+            tokens[None],
+            replace(plan, vary=vary),
+            path.with_suffix(".journal"),
+            functools.partial(report, name) if report else None,
+        )
+        old = storage.read_json(path) if path.exists() else {"settings": {}, "tuning": {}}
+        old["settings"][name] = tuned[name].settings.to_json()
+        old.setdefault("tuning", {})[name] = tuned[name].record | about
+        storage.write_json(path, old)
+    return tuned

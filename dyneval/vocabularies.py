@@ -1,0 +1,203 @@
+"""Vocabularies: a text as tokens of words, characters or bytes, and what each token stands for.
+
+Every `Text` knows how many words, characters and bytes of the file each of its tokens stands
+for, so that bits per character or byte need no guess.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Kind = Literal["words", "characters", "bytes"]
+Unknown = Literal["error", "drop", "unk"]
+Ints = NDArray[np.int32]
+KINDS = ("words", "characters", "bytes")
+EOS, UNK = "<eos>", "<unk>"
+
+
+@dataclass(frozen=True)
+class Text:
+    """Tokens read from a text, and how many of its words, characters and bytes each stands for.
+
+    The counts add up to those of the whole text, unless symbols were dropped. White space before
+    a word belongs to the word; the rest of a line's white space and its end belong to `<eos>`.
+    """
+
+    tokens: Ints
+    words: Ints
+    characters: Ints
+    bytes: Ints
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, span: slice) -> Text:
+        return Text(*(getattr(self, name)[span] for name in self.__dataclass_fields__))
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The symbols a model predicts, in the order of their ids; bytes need no list."""
+
+    kind: Kind
+    symbols: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"unknown kind of vocabulary {self.kind!r}; give {', '.join(KINDS)}")
+        if len(self.ids) != len(self.symbols):
+            raise ValueError("a vocabulary names a symbol twice")
+        if self.kind == "characters" and any(len(symbol) != 1 for symbol in self.symbols):
+            raise ValueError("a character vocabulary holds symbols that are not one character")
+
+    def __len__(self) -> int:
+        return 256 if self.kind == "bytes" else len(self.symbols)
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """The id of each symbol."""
+        return {symbol: k for k, symbol in enumerate(self.symbols)}
+
+    @classmethod
+    def of(cls, kind: Kind, raw: bytes, name: str = "text") -> Vocabulary:
+        """Return the vocabulary of a training text, in order of first appearance."""
+        if kind == "bytes":
+            return cls("bytes")
+        text = decode(raw, name)
+        if kind == "characters":
+            return cls("characters", tuple(sorted(set(text))))
+        symbols = {word: None for line in _lines(text) for word in (*line.split(), EOS)}
+        return cls("words", tuple(symbols))
+
+    def read(self, raw: bytes, name: str = "text", unknown: Unknown | None = None) -> Text:
+        """Return a text as tokens of this vocabulary.
+
+        A symbol outside it becomes `<unk>` where the vocabulary has that (`unknown="unk"`, then
+        the default), is left out (`"drop"`), or is an error that names it (`"error"`).
+        """
+        if unknown == "unk" and self.kind != "bytes" and UNK not in self.ids:
+            raise ValueError(
+                f"the vocabulary has no {UNK} for the unknown symbols of {name}; "
+                "leave them out with unknown='drop' (--unknown drop)"
+            )
+        if self.kind == "bytes":
+            return _read_bytes(raw)
+        policy: Unknown = unknown or ("unk" if UNK in self.ids else "error")
+        read = _read_words if self.kind == "words" else _read_characters
+        return read(self, decode(raw, name), name, policy)
+
+    def show(self, tokens: NDArray[Any]) -> str:
+        """Return tokens as text that a person can read."""
+        if self.kind == "bytes":
+            return bytes(tokens.tolist()).decode("utf-8", "backslashreplace")
+        symbols = [self.symbols[token] for token in tokens.tolist()]
+        if self.kind == "characters":
+            return "".join(symbols)
+        return " ".join(symbols).replace(f" {EOS} ", "\n").replace(f" {EOS}", "\n")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this vocabulary as JSON values."""
+        symbols = {} if self.kind == "bytes" else {"symbols": list(self.symbols)}
+        return {"kind": self.kind} | symbols
+
+    @classmethod
+    def from_json(cls, value: Any) -> Vocabulary:
+        """Return the vocabulary that `to_json` described."""
+        if not isinstance(value, dict) or not isinstance(value.get("symbols", []), list):
+            raise ValueError("a vocabulary is an object with 'kind' and 'symbols'")
+        return cls(value.get("kind"), tuple(value.get("symbols", ())))  # type: ignore[arg-type]
+
+
+def decode(raw: bytes, name: str) -> str:
+    """Return UTF-8 bytes as text, or say where they are none."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{name} is not UTF-8: byte 0x{raw[error.start]:02x} at position {error.start}; "
+            "read it with a model of bytes, or convert it"
+        ) from None
+
+
+def _lines(text: str) -> list[str]:
+    """Return the lines of a text with their ends, cut at newlines only."""
+    lines = [line + "\n" for line in text.split("\n")]
+    last = lines.pop()[:-1]
+    return [*lines, last] if last else lines
+
+
+def _read_bytes(raw: bytes) -> Text:
+    tokens = np.frombuffer(raw, np.uint8).astype(np.int32)
+    space = np.isin(tokens, np.frombuffer(b" \t\n\r\v\f", np.uint8))
+    starts = (tokens & 0xC0) != 0x80  # any byte but a continuation of a UTF-8 character
+    return Text(tokens, _word_starts(space), starts.astype(np.int32), np.ones_like(tokens))
+
+
+def _word_starts(space: NDArray[np.bool_]) -> Ints:
+    """Return 1 where a word of white-space separated text begins, else 0."""
+    before = np.concatenate([np.ones(1, bool), space[:-1]])[: len(space)]
+    starts: Ints = (~space & before).astype(np.int32)
+    return starts
+
+
+def _read_characters(vocabulary: Vocabulary, text: str, name: str, unknown: Unknown) -> Text:
+    points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    table = np.full(sys.maxunicode + 1, -1, np.int32)
+    for symbol, k in vocabulary.ids.items():
+        table[ord(symbol)] = k
+    tokens = table[points]
+    missing = tokens < 0
+    if unknown == "error" and missing.any():
+        position = int(missing.argmax())
+        raise ValueError(
+            f"{name} holds {text[position]!r} (U+{points[position]:04X}) at character {position}, "
+            "which the vocabulary does not; leave such symbols out with unknown='drop' "
+            "(--unknown drop)"
+        )
+    if unknown == "unk":
+        tokens[missing] = vocabulary.ids[UNK]
+    space = np.isin(points, [ord(symbol) for symbol in " \t\n\r\v\f"])
+    sizes = 1 + (points > 0x7F).astype(np.int32) + (points > 0x7FF) + (points > 0xFFFF)
+    kept = tokens >= 0
+    return Text(tokens[kept], _word_starts(space)[kept], np.ones(kept.sum(), np.int32), sizes[kept])
+
+
+def _read_words(vocabulary: Vocabulary, text: str, name: str, unknown: Unknown) -> Text:
+    ids = vocabulary.ids
+    if EOS not in ids:
+        raise ValueError(f"a vocabulary of words needs {EOS}, the end of a line")
+    eos, substitute = ids[EOS], ids.get(UNK, -1) if unknown == "unk" else -1
+    tokens: list[int] = []
+    words: list[int] = []
+    characters: list[int] = []
+    sizes: list[int] = []
+    for number, line in enumerate(_lines(text), 1):
+        rest, rest_bytes = len(line), len(line) if line.isascii() else len(line.encode())
+        separator = 0 if line[:1].strip() else 1
+        for word in line.split():
+            length = len(word) + separator
+            size = length if word.isascii() else len(word.encode()) + separator
+            separator = 1
+            rest, rest_bytes = rest - length, rest_bytes - size
+            token = ids.get(word, substitute)
+            if token >= 0:
+                tokens.append(token)
+                words.append(1)
+                characters.append(length)
+                sizes.append(size)
+            elif unknown == "error":
+                raise ValueError(
+                    f"{name} holds {word!r} in line {number}, which the vocabulary does not, and "
+                    f"it has no {UNK}; leave such words out with unknown='drop' (--unknown drop)"
+                )
+        tokens.append(eos)
+        words.append(0)
+        characters.append(rest)
+        sizes.append(rest_bytes)
+    return Text(*(np.array(column, np.int32) for column in (tokens, words, characters, sizes)))
