@@ -6,8 +6,6 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-import torch
-
 from dyneval.corpora import Corpus
 from dyneval.evaluation import evaluate
 from dyneval.gradient_stats import GradientStats
@@ -33,8 +31,7 @@ def collect(
     """
     if batch_size < 1 or skip < 0 or (batches is not None and batches < 1):
         raise ValueError("give a batch size and a number of batches of at least 1, and skip none")
-    tokens = torch.from_numpy(corpus.read(split).tokens).long()
-    stream = parallel(tokens, batch_size)
+    stream = parallel(corpus.read(split).stream[0], batch_size)
     # split after the skipped ones, so that the parts of a split have its batches between them
     stream = stream[:, skip * segment_length :]
     total = -(-(stream.shape[1] - 1) // segment_length) if stream.shape[1] > 1 else 0

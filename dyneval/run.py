@@ -86,11 +86,10 @@ class Run:
         stats = gradient_stats.find(models.folder_of(self.model), self.stats) if needed else None
         about = self._about(checkpoint, corpus, len(text))
         store = _Store(Path(folder), about, resume, save_every) if folder else None
-        stream = torch.from_numpy(text.tokens).long()[None]
         scores = {}
         for name, settings in self.predictors.items():
             reading = _Reading(name, settings.predictor(checkpoint.model, stats), store, report)
-            score = reading.score(stream, settings.segment_length, len(checkpoint.vocabulary))
+            score = reading.score(text.stream, settings.segment_length, len(checkpoint.vocabulary))
             if first == 0:
                 uniform = math.log(len(checkpoint.vocabulary))
                 score = replace(score, nats=np.concatenate([[uniform], score.nats]))

@@ -121,7 +121,7 @@ class Training:
         self.history: list[dict[str, float]] = []
 
     def _stream(self, split: str) -> Tensor:
-        tokens = torch.from_numpy(self.corpus.read(split).tokens).long()
+        tokens = self.corpus.read(split).stream[0]
         return parallel(tokens, self.recipe.batch_size).to(self.device)
 
     def _optimizer(self) -> torch.optim.Optimizer:

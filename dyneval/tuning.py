@@ -257,13 +257,13 @@ def tune_rows(
     cache is tuned.
     """
     path = Path(path)
-    tokens = torch.from_numpy(corpus.read(split)[:limit].tokens).long()
-    if len(tokens) < 2:
+    text = corpus.read(split)[:limit]
+    if len(text) < 2:
         raise ValueError(f"{corpus.name} ({split}) is too short to tune on")
     about = {
         "corpus": corpus.name,
         "split": split,
-        "tokens": len(tokens),
+        "tokens": len(text),
         "checksum": corpus.checksum(split),
         "model_hash": fingerprint(checkpoint.model),
         "threads": torch.get_num_threads(),
@@ -282,7 +282,7 @@ def tune_rows(
             row,
             checkpoint.model,
             stats if row.needs_statistics else None,
-            tokens[None],
+            text.stream,
             replace(plan, vary=vary),
             path.with_suffix(".journal"),
             functools.partial(report, name) if report else None,

@@ -9,10 +9,13 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Kind = Literal["words", "characters", "bytes"]
 Unknown = Literal["error", "drop", "unk"]
@@ -36,6 +39,13 @@ class Text:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def stream(self) -> Tensor:
+        """Return the tokens as the one row (1, N) that predictors read."""
+        import torch
+
+        return torch.from_numpy(self.tokens).long()[None]
 
     def __getitem__(self, span: slice) -> Text:
         return Text(*(getattr(self, name)[span] for name in self.__dataclass_fields__))
