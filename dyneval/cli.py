@@ -36,13 +36,13 @@ Split = Annotated[str | None, Option(help="Which part of the corpus to read.")]
 Unknown = Annotated[
     str | None, Option(help="Symbols outside the vocabulary: error, drop or unk.", metavar="POLICY")
 ]
-Threads = Annotated[int | None, Option(help="Processor threads to use. (default: all cores)")]
+Threads = Annotated[int | None, Option(help="Processor threads to use (default: all cores)")]
 Quiet = Annotated[bool, Option("--quiet", help="Show no progress.")]
 Stats = Annotated[
-    Path | None, Option(help="Gradient statistics. (default: those in the model's folder)")
+    Path | None, Option(help="Gradient statistics (default: those in the model's folder)")
 ]
 SegmentLength = Annotated[
-    int | None, Option(help="Tokens between updates, n. (default: 5 for words, else 20)")
+    int | None, Option(help="Tokens between updates, n (default: 5 for words, else 20)")
 ]
 CacheSize = Annotated[int | None, Option(help="Pairs that the neural cache holds.")]
 
@@ -70,7 +70,7 @@ def evaluate(
     cache_scale: Annotated[float | None, Option(help="ω in exp(ω h·h').")] = None,
     settings: Annotated[
         list[Path] | None,
-        Option(help="A file that `tune` wrote; may be repeated. (default: the model folder's)"),
+        Option(help="A file that `tune` wrote; may be repeated (default: the model folder's)"),
     ] = None,
     unknown: Unknown = None,
     first_token: Annotated[str, Option(help="The text's first token: unscored or uniform.")] = (
@@ -157,7 +157,7 @@ def tune(
     seed: Annotated[int, Option(help="Of the trials.")] = 1,
     stats: Stats = None,
     out: Annotated[
-        Path | None, Option(help="The settings file to write. (default: the model folder's)")
+        Path | None, Option(help="The settings file to write (default: the model folder's)")
     ] = None,
     unknown: Unknown = None,
     force: Annotated[bool, Option("--force", help="Tune on a test split all the same.")] = False,
@@ -221,15 +221,18 @@ def gradient_stats_(
     split: Annotated[str, Option(help="The training text.")] = "train",
     segment_length: SegmentLength = None,
     batch_size: Annotated[int, Option(help="Streams read side by side.")] = 100,
-    batches: Annotated[int | None, Option(help="Read so many batches. (default: all)")] = None,
+    batches: Annotated[int | None, Option(help="Read so many batches (default: all)")] = None,
     skip: Annotated[int, Option(help="Begin after so many batches, to collect in parts.")] = 0,
-    out: Annotated[Path | None, Option(help="File to write. (default: the model folder's)")] = None,
+    half: Annotated[bool, Option("--half", help="Store them in 16 bits (bfloat16).")] = False,
+    out: Annotated[Path | None, Option(help="File to write (default: the model folder's)")] = None,
     unknown: Unknown = None,
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
     """Collect how large each weight's gradients are on the training text (eq. 5)."""
     _use(threads)
+    import torch
+
     from dyneval import collection, corpora, gradient_stats, models
     from dyneval.progress import bars
     from dyneval.settings import default_length
@@ -248,7 +251,7 @@ def gradient_stats_(
             batches=batches,
             report=lambda done, total: update("gradient statistics", done, total, ""),
         )
-    collected.save(path)
+    collected.save(path, torch.bfloat16 if half else None)
     print(f"{collected.collection.batches:,} batches of {batch_size} streams: {path}")
 
 
@@ -271,7 +274,7 @@ def train(
     folder: Annotated[Path, Argument(help="Where the model is kept.")],
     preset: Annotated[str, Option(help="lstm-desk or mlstm-desk.")] = "lstm-desk",
     vocabulary: Annotated[
-        str | None, Option(help="words, characters or bytes. (default: the corpus' own)")
+        str | None, Option(help="words, characters or bytes (default: the corpus' own)")
     ] = None,
     epochs: Annotated[int | None, Option(help="Passes over the training split.")] = None,
     batch_size: Annotated[int | None, Option(help="Streams read side by side.")] = None,
@@ -321,6 +324,20 @@ def train(
             update(what, done, task.epoch_steps, pace)
     best = min(entry["valid_nats"] for entry in task.history)
     print(f"validation {report.running(best, text.vocabulary.kind)}: {folder}")
+
+
+@app.command()
+def halve(
+    model: Model,
+    folder: Annotated[Path, Argument(help="The checkpoint to write.")],
+) -> None:
+    """Store a checkpoint in 16 bits, at half the size; its statistics must be collected anew."""
+    import torch
+
+    from dyneval import models
+
+    models.save(folder, models.load(model), dtype=torch.float16)
+    print(f"checkpoint: {folder}")
 
 
 @app.command()
