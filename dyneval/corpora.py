@@ -190,22 +190,19 @@ def load(
 
 def _whole(raw: bytes, kind: Kind, name: str) -> dict[str, bytes]:
     """Return a text whole and cut 90-5-5, h = N // 20 for each of the last two parts."""
-    if kind == "bytes":
-        tenth = len(raw) // 20
-        cuts = [len(raw) - 2 * tenth, len(raw) - tenth]
-    elif kind == "characters":
+    if kind == "characters":
         text = decode(raw, name)
-        tenth = len(text) // 20
-        lengths = [len(text[: len(text) - k * tenth].encode()) for k in (2, 1)]
-        cuts = lengths
-    else:  # whole lines
-        cuts = [raw.find(b"\n", len(raw) - k * (len(raw) // 20)) + 1 or len(raw) for k in (2, 1)]
+        cuts = [len(text[: len(text) - k * (len(text) // 20)].encode()) for k in (2, 1)]
+    else:
+        cuts = [len(raw) - k * (len(raw) // 20) for k in (2, 1)]
+        if kind == "words":  # whole lines
+            cuts = [raw.find(b"\n", cut) + 1 or len(raw) for cut in cuts]
     pieces = (raw[: cuts[0]], raw[cuts[0] : cuts[1]], raw[cuts[1] :])
     return {"all": raw} | dict(zip(PARTS, pieces, strict=True))
 
 
 def _first(raw: bytes, characters: int) -> bytes:
-    return raw if len(raw) <= characters else raw.decode("utf-8")[:characters].encode()
+    return raw if len(raw) <= characters else decode(raw, "the corpus")[:characters].encode()
 
 
 def cache_folder() -> Path:

@@ -8,7 +8,6 @@ same number of threads).
 
 from __future__ import annotations
 
-import copy
 import signal
 import threading
 import time
@@ -20,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrizations
 
 from dyneval import models, storage
 from dyneval.corpora import Corpus
@@ -54,6 +53,11 @@ class Recipe:
         if self.architecture not in models.ARCHITECTURES:
             known = ", ".join(models.ARCHITECTURES)
             raise ValueError(f"there is no model {self.architecture!r}; give one of {known}")
+        if self.optimizer not in ("sgd", "adam") or self.precision not in ("float32", "bfloat16"):
+            raise ValueError(
+                f"optimizer {self.optimizer!r} and precision {self.precision!r} of a training: "
+                "give sgd or adam, and float32 or bfloat16"
+            )
         for name in ("learning_rate", "epochs", "batch_size", "sequence_length", "clip", "decay"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} {getattr(self, name)} of a training: give more than 0")
@@ -167,11 +171,12 @@ class Training:
                 speed = tokens / max(1e-9, now - began)
                 mean = self.nats / (done or self.epoch_steps)
                 last = self._end_epoch(mean, speed) if not done else None
-                if last is not None or interrupted() or now - saved > save_every:
+                stop = interrupted()  # asked once: what comes while yielding waits for a step
+                if last is not None or stop or now - saved > save_every:
                     self.save()
                     saved = time.perf_counter()
                 yield Progress(epoch - (not done), self.step, self.steps, mean, speed, last)
-                if interrupted():
+                if stop:
                     raise KeyboardInterrupt
 
     def _step(self) -> None:
@@ -196,6 +201,11 @@ class Training:
         nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
         self.optimizer.step()
         self.state = tuple(tuple(part.detach() for part in layer) for layer in state)
+        if not torch.isfinite(nats):
+            raise ValueError(
+                f"the loss is no number at step {self.step + 1}: the training diverged; lower the "
+                "learning rate or the clip"
+            )
         self.nats += nats.item()
         self.step += 1
 
@@ -224,6 +234,7 @@ class Training:
             "recipe": asdict(self.recipe),
             "corpus": self.corpus.name,
             "checksum": self.corpus.checksum("train"),
+            "vocabulary": self.corpus.vocabulary.kind,
             "torch": torch.__version__,
             "threads": torch.get_num_threads(),
             "history": self.history,
@@ -250,6 +261,7 @@ class Training:
         for name, ours in (
             ("recipe", asdict(self.recipe)),
             ("checksum", self.corpus.checksum("train")),
+            ("vocabulary", self.corpus.vocabulary.kind),
         ):
             if not isinstance(about, dict) or about.get(name) != ours:
                 raise ValueError(
@@ -307,14 +319,16 @@ def _normalise(model: nn.Module) -> None:
                 parametrizations.weight_norm(layer, name)
 
 
-def folded(model: nn.Module) -> nn.Module:
+def folded(model: Any) -> Any:
     """Return a copy with plain weights, in eval mode: what is kept, evaluated and adapted."""
-    model = copy.deepcopy(model).eval()
-    for module in list(model.modules()):
-        if parametrize.is_parametrized(module):
-            for name in list(module.parametrizations):  # type: ignore[arg-type]
-                parametrize.remove_parametrizations(module, name, leave_parametrized=True)
-    return model
+    # a copy of the module would share the class through which its weights are normalised
+    with torch.random.fork_rng(devices=[]):
+        plain = type(model)(**model.settings).to(next(model.parameters()))
+    with torch.no_grad():
+        for name, weight in plain.named_parameters():
+            module, _, leaf = name.rpartition(".")
+            weight.copy_(getattr(model.get_submodule(module), leaf))
+    return plain.eval()
 
 
 @contextmanager

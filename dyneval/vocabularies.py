@@ -28,8 +28,8 @@ EOS, UNK = "<eos>", "<unk>"
 class Text:
     """Tokens read from a text, and how many of its words, characters and bytes each stands for.
 
-    The counts add up to those of the whole text, unless symbols were dropped. White space before
-    a word belongs to the word; the rest of a line's white space and its end belong to `<eos>`.
+    The counts add up to those of the whole text, unless symbols were dropped. The one space before
+    a word belongs to the word; what other white space a line has, and its end, to its `<eos>`.
     """
 
     tokens: Ints
@@ -83,7 +83,7 @@ class Vocabulary:
         if kind == "characters":
             return cls("characters", tuple(sorted(set(text))))
         symbols = {word: None for line in _lines(text) for word in (*line.split(), EOS)}
-        return cls("words", tuple(symbols))
+        return cls(kind, tuple(symbols) or (EOS,))
 
     def read(self, raw: bytes, name: str = "text", unknown: Unknown | None = None) -> Text:
         """Return a text as tokens of this vocabulary.
@@ -121,6 +121,8 @@ class Vocabulary:
         """Return the vocabulary that `to_json` described."""
         if not isinstance(value, dict) or not isinstance(value.get("symbols", []), list):
             raise ValueError("a vocabulary is an object with 'kind' and 'symbols'")
+        if not all(isinstance(symbol, str) for symbol in value.get("symbols", [])):
+            raise ValueError("the symbols of a vocabulary are strings")
         return cls(value.get("kind"), tuple(value.get("symbols", ())))  # type: ignore[arg-type]
 
 
@@ -203,8 +205,8 @@ def _read_words(vocabulary: Vocabulary, text: str, name: str, unknown: Unknown) 
                 sizes.append(size)
             elif unknown == "error":
                 raise ValueError(
-                    f"{name} holds {word!r} in line {number}, which the vocabulary does not, and "
-                    f"it has no {UNK}; leave such words out with unknown='drop' (--unknown drop)"
+                    f"{name} holds {word!r} in line {number}, which the vocabulary does not; "
+                    "leave such words out with unknown='drop' (--unknown drop)"
                 )
         tokens.append(eos)
         words.append(0)

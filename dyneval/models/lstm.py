@@ -28,6 +28,13 @@ def step(gates: Tensor, cell: Tensor) -> LayerState:
     return torch.sigmoid(o) * torch.tanh(cell), cell
 
 
+def transposed(weight: Tensor) -> Tensor:
+    """Return Wᵀ for use at every step, in the precision of autocast if that is on."""
+    if torch.is_autocast_enabled(weight.device.type):  # which would cast it at every step again
+        weight = weight.to(torch.get_autocast_dtype(weight.device.type))
+    return weight.t()
+
+
 class Layer(nn.Module):
     """One LSTM layer with torch's parameters: the rows of a weight are the gates i, f, g, o."""
 
@@ -50,7 +57,7 @@ class Layer(nn.Module):
     ) -> tuple[Tensor, LayerState]:
         """(B, T, I), state or None -> (B, T, H), state; `recurrent` stands in for weight_hh."""
         h, c = state if state is not None else (x.new_zeros(len(x), self.units),) * 2
-        recurrent = (self.weight_hh if recurrent is None else recurrent).t()
+        recurrent = transposed(self.weight_hh if recurrent is None else recurrent)
         outputs = []
         for projected in F.linear(x, self.weight_ih, self.bias_ih + self.bias_hh).unbind(1):
             h, c = step(torch.addmm(projected, h, recurrent), c)  # (B, H) each

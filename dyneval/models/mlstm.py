@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dyneval.models.lstm import LayerState, Mix, State, at_layer, check, step, tie
+from dyneval.models.lstm import LayerState, Mix, State, at_layer, check, step, tie, transposed
 
 
 class Layer(nn.Module):
@@ -43,7 +43,7 @@ class Layer(nn.Module):
         """(B, T, I), state or None -> (B, T, H), state; `kept` is a dropout mask on h (B, H)."""
         h, c = state if state is not None else (x.new_zeros(len(x), self.units),) * 2
         # read once: under weight normalisation each access computes the matrix again
-        multiply, recurrent = self.weight_mh.t(), self.weight_hh.t()
+        multiply, recurrent = transposed(self.weight_mh), transposed(self.weight_hh)
         outputs = []
         for factor, projected in zip(
             F.linear(x, self.weight_mx).unbind(1),

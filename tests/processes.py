@@ -1,0 +1,41 @@
+"""The command line as a process of its own, and the line that a mistake is explained in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def one_line(err: str) -> str:
+    """Return the one line that a mistake is explained in."""
+    assert err.startswith("dyneval: ")
+    assert err.count("\n") == 1
+    assert err.endswith("\n")
+    assert "Traceback" not in err
+    return err
+
+
+def process(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
+    """Start the command line as a process of its own, with one thread."""
+    there = {"PYTHONPATH": str(Path(__file__).parent.parent), "OMP_NUM_THREADS": "1"}
+    line = [sys.executable, "-m", "dyneval.cli", *map(str, arguments)]
+    environment = os.environ | there | options.pop("env", {})
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen(line, env=environment, **pipes | options)
+
+
+def killed(process: subprocess.Popen[bytes], when: Callable[[], bool]) -> None:
+    """Kill a process (-9) as soon as something holds."""
+    with process:
+        while not when():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.002)
+        process.kill()
+        process.communicate()
+    assert process.returncode == -signal.SIGKILL
