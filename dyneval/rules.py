@@ -190,7 +190,10 @@ def from_json(terms: Iterable[dict[str, Any]]) -> Rule:
         name = values.pop("term", None)
         if name not in TERMS:
             raise ValueError(f"there is no term {name!r}; give one of {', '.join(TERMS)}")
-        parts.append(TERMS[name](**values))
+        try:
+            parts.append(TERMS[name](**values))
+        except TypeError as error:
+            raise ValueError(f"{name} cannot be made of {values}: {error}") from None
     return Sum(tuple(parts)) if len(parts) != 1 else parts[0]
 
 
