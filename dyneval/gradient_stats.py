@@ -82,6 +82,12 @@ class GradientStats:
 
     def matching(self, model: nn.Module, average: Average = "tensors") -> dict[str, Prior]:
         """Return the priors without asking whether the weights are those of the collection."""
+        for name, theta in model.named_parameters():
+            if name not in self.rms or self.rms[name].shape != theta.shape:
+                raise ValueError(
+                    f"these gradient statistics have none that fit the weight {name}; collect the "
+                    "model's own with `dyneval gradient-stats`"
+                )
         means = torch.stack([rms.double().mean() for rms in self.rms.values()])
         sizes = torch.tensor([rms.numel() for rms in self.rms.values()], dtype=torch.float64)
         mean = means.mean() if average == "tensors" else (means * sizes).sum() / sizes.sum()
@@ -118,7 +124,7 @@ def merge(parts: Sequence[GradientStats]) -> GradientStats:
     """Return the statistics over the batches of all parts, each collected on the same weights."""
     first = parts[0].collection
     for part in parts:
-        for name in ("model", "batch_size", "segment_length"):
+        for name in ("model", "batch_size", "segment_length", "corpus", "checksum"):
             ours, theirs = getattr(first, name), getattr(part.collection, name)
             if ours != theirs:
                 raise ValueError(
@@ -130,7 +136,7 @@ def merge(parts: Sequence[GradientStats]) -> GradientStats:
         name: torch.sqrt(
             sum(part.rms[name].double() ** 2 * part.collection.batches for part in parts)
             / torch.tensor(batches)
-        ).float()
+        ).to(parts[0].rms[name].dtype)
         for name in parts[0].rms
     }
     return GradientStats(rms, Collection(**asdict(first) | {"batches": batches}))

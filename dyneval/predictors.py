@@ -63,21 +63,22 @@ class _Streams:
         """Check tokens that are to be read -> how many of each row are no PAD."""
         if tokens.dim() != 2 or tokens.shape[1] == 0:
             raise ValueError(f"tokens are (B, T) with T at least 1; got {tuple(tokens.shape)}")
-        if not len(self.position):
-            self.position = torch.zeros(len(tokens), dtype=torch.long)
-        if len(tokens) != len(self.position):
+        count = len(self.position) or len(tokens)
+        if len(tokens) != count:
             raise ValueError(
-                f"this predictor reads {len(self.position)} streams and was given {len(tokens)}; "
+                f"this predictor reads {count} streams and was given {len(tokens)}; "
                 "make another for another number of streams"
             )
-        if not self._predicted:
-            self._read = torch.zeros(len(tokens), dtype=torch.long)
+        read = self._read if self._predicted else torch.zeros(count, dtype=torch.long)
         real = (tokens != PAD).cpu()
-        ended = self._read < self._predicted
-        if (real[:, 1:] > real[:, :-1]).any() or (real[:, 0] & ended).any():
+        if (real[:, 1:] > real[:, :-1]).any() or (real[:, 0] & (read < self._predicted)).any():
             raise ValueError("PAD stands at a row's end only; a token came behind it")
         lengths = real.sum(1)
-        self._read = self._read + lengths
+        if not lengths.any():
+            raise ValueError("there is no token to read: each of the given ones is PAD")
+        if not len(self.position):
+            self.position = torch.zeros(count, dtype=torch.long)
+        self._read = read + lengths
         self._predicted += tokens.shape[1]
         return lengths.tolist()
 
@@ -99,8 +100,8 @@ class _Streams:
 
     def _place(self, position: Tensor) -> None:
         """Stand between two segments, at a stored position."""
+        self._between("load a state")
         self.position = position.clone()
-        self._predicted = 0
 
     def _between(self, action: str) -> None:
         if self._predicted:
@@ -116,7 +117,10 @@ class _Streams:
             self._predicted = 0
             return every
         self._between("reset some streams")
-        return [every[k] for k in streams.tolist()]
+        numbers: list[int] = streams.tolist()
+        if streams.dtype == torch.bool or not set(numbers) <= set(every):
+            raise ValueError(f"the streams to reset are numbers below {len(every)}; got {numbers}")
+        return numbers
 
 
 class Static(_Streams):
@@ -124,7 +128,9 @@ class Static(_Streams):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self._reader = Reader(model.eval())
+        # the same weights in a module of its own: the caller's stays in the mode that it is in
+        own = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
+        self._reader = Reader(own.eval())
 
     @torch.no_grad()
     def predict(self, tokens: Tensor) -> Categorical:
@@ -215,7 +221,9 @@ class Dynamic(_Streams):
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Go on where `state_dict` was taken."""
         self._place(state["position"])
-        while len(self._engines) < len(self.position):
+        count = max(1, len(self.position))  # one at least, as at first
+        self._engines = self._engines[:count]
+        while len(self._engines) < count:
             self._engines.append(self._make())
         for row, engine in enumerate(self._engines):
             start = f"streams.{row}."
@@ -256,15 +264,17 @@ class Collector(_Streams):
     @torch.no_grad()
     def learn(self, targets: Tensor) -> None:
         """Add the square of this batch's gradient."""
-        self._close(targets)
-        with torch.enable_grad():
-            loss = concatenate(self._segment).nats(targets).nanmean()
-            gradients = torch.autograd.grad(loss, list(self._weights.values()), allow_unused=True)
-        for squares, gradient in zip(self._squares.values(), gradients, strict=True):
-            if gradient is not None:
-                squares.addcmul_(gradient, gradient)
-        self._batches += 1
-        self._length = max(self._length, targets.shape[1])
+        if any(self._close(targets)):
+            with torch.enable_grad():
+                loss = concatenate(self._segment).nats(targets).nanmean()
+                gradients = torch.autograd.grad(
+                    loss, list(self._weights.values()), allow_unused=True
+                )
+            for squares, gradient in zip(self._squares.values(), gradients, strict=True):
+                if gradient is not None:
+                    squares.addcmul_(gradient, gradient)
+            self._batches += 1
+            self._length = max(self._length, targets.shape[1])
         self._segment.clear()
         self._reader.cut()
 
@@ -274,6 +284,7 @@ class Collector(_Streams):
         """Start streams afresh; what was gathered stays, as the weights do."""
         which = self._which(streams)
         self._segment.clear()
+        self._reader.cut()
         if state:
             self._reader.reset(which)
             self.position[which] = 0

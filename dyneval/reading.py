@@ -50,8 +50,6 @@ def assemble(parts: list[Categorical], rows: list[int], shape: torch.Size) -> Ca
 
     `rows` are the numbers of the parts' rows, in their order.
     """
-    if not parts:
-        raise ValueError("there is no token to read: each of the given ones is PAD")
     if len(parts) == 1 and rows == list(range(shape[0])) and parts[0].hidden.shape[1] == shape[1]:
         return parts[0]
 
@@ -177,7 +175,7 @@ class Reader:
         """Put streams before their first token."""
         states = self.split() | dict.fromkeys(streams)
         self.states = [([row], state) for row, state in states.items()]
-        if all(state is None for state in states.values()):
+        if states and all(state is None for state in states.values()):
             self.states = [(sorted(states), None)]
 
     def state_dict(self) -> dict[str, Tensor]:

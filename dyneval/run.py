@@ -216,7 +216,8 @@ class _Reading:
             self.store.save(self.name, self.predictor, nats, progress)
 
     def _diverged(self, done: int, segment: Tensor) -> str:
-        first = int((~torch.isfinite(segment)).int().argmax()) if segment.isnan().any() else 0
+        # a finite segment went over the bound as a whole
+        first = int((~torch.isfinite(segment)).int().argmax())
         return (
             f"{self.name} diverged at token {done + first + 1}: its probabilities left all "
             "bounds; lower the learning rate (--learning-rate) or raise --epsilon"

@@ -48,7 +48,7 @@ def parallel(tokens: Tensor, rows: int) -> Tensor:
     >>> parallel(torch.arange(7), 2).tolist()
     [[0, 1, 2], [3, 4, 5]]
     """
-    length = len(tokens) // rows
+    length = len(tokens) // rows if rows > 0 else 0
     if length < 2:
         raise ValueError(
             f"{len(tokens)} tokens cannot be cut into {rows} streams of two or more; "

@@ -79,4 +79,4 @@ def text():
 @pytest.fixture
 def streams(text):
     """(4, 151): the text, two shorter ones, and one of a single token."""
-    return padded([text, text.flip(0)[:77], text[40:73], text[:1]])
+    return padded([text, text.flip(0)[:41], text[40:56], text[:1]])

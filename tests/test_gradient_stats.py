@@ -68,7 +68,8 @@ def test_parts_merge_to_the_whole(lstm, text):
 
 
 @pytest.mark.parametrize(
-    "difference", [{"model": "other"}, {"batch_size": 2}, {"segment_length": 9}]
+    "difference",
+    [{"model": "other"}, {"batch_size": 2}, {"segment_length": 9}, {"corpus": "other"}],
 )
 def test_parts_of_different_collections_do_not_merge(lstm, make_stats, difference):
     stats = make_stats(lstm)

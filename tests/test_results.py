@@ -1,0 +1,152 @@
+import math
+import re
+
+import numpy as np
+import pytest
+
+from dyneval import results, storage
+from dyneval.results import Result, Score, Scored
+
+RUN = {"model": "a", "corpus": "größe", "threads": 1}
+
+
+def counts(*rows):
+    """Tokens, words, characters and bytes, a row each."""
+    return Scored(*(np.array(row, np.int32) for row in rows))
+
+
+SCORED = counts([7, 8, 7, 9], [1, 0, 1, 0], [3, 1, 2, 4], [4, 1, 3, 5])
+
+
+@pytest.fixture
+def result():
+    nats = np.array([1.5, 0.25, 2.0, 0.1 + 0.2])
+    scores = {
+        "static": Score(nats, 1.25),
+        "rms+decay": Score(nats[:2], 0.5, "rms+decay diverged at token 3"),
+    }
+    return Result(RUN, SCORED, scores)
+
+
+def test_totals_are_divided_once_by_what_was_scored():
+    figures = Score(np.array([1.0, 2.0, 3.0, 4.0]), 2.0).figures(SCORED)
+    assert figures == {
+        "tokens": 4,
+        "nats": 10.0,
+        "bits_per_token": pytest.approx(2.5 / math.log(2)),
+        "perplexity": pytest.approx(math.exp(2.5)),
+        "bits_per_character": pytest.approx(1 / math.log(2)),
+        "bits_per_byte": pytest.approx(10 / 13 / math.log(2)),
+        "word_perplexity": pytest.approx(math.exp(5)),
+        "byte_perplexity": pytest.approx(math.exp(10 / 13)),
+        "words": 2,
+        "characters": 10,
+        "bytes": 13,
+        "seconds": 2.0,
+    }
+
+
+def test_the_figures_of_a_part_count_that_part_only():
+    figures = Score(np.array([1.0, 2.0]), 2.0, "it diverged").figures(SCORED)
+    assert (figures["words"], figures["characters"], figures["bytes"]) == (1, 4, 5)
+    assert figures["bits_per_byte"] == pytest.approx(3 / 5 / math.log(2))
+    assert figures["diverged"] == "it diverged"
+
+
+def test_sums_of_many_small_nats_are_exact():
+    nats = np.full(100_000, 0.1)
+    ones = np.ones(100_000, np.int32)
+    assert Score(nats, 1.0).figures(Scored(ones, ones, ones, ones))["nats"] == math.fsum(nats)
+
+
+def test_where_nothing_was_scored_there_is_no_figure():
+    figures = Score(np.array([]), 0.0).figures(SCORED)
+    assert (figures["tokens"], figures["nats"]) == (0, 0)
+    for name in ("bits_per_token", "perplexity", "bits_per_byte", "word_perplexity"):
+        assert figures[name] is None
+    no_words = counts([7], [0], [1], [1])
+    figures = Score(np.array([2.0]), 1.0).figures(no_words)
+    assert figures["word_perplexity"] is None
+    assert figures["perplexity"] == pytest.approx(math.exp(2))
+
+
+def test_a_perplexity_beyond_all_numbers_is_none():
+    figures = Score(np.array([1e4, 1e4, 1e4, 1e4]), 1.0).figures(SCORED)
+    assert figures["perplexity"] is None
+    assert figures["bits_per_token"] == pytest.approx(1e4 / math.log(2))
+
+
+def test_a_result_is_saved_and_loaded(result, tmp_path):
+    path = tmp_path / "below" / "result.json"
+    result.save(path)
+    assert sorted(file.name for file in path.parent.iterdir()) == ["result.json", "result.npz"]
+    found = results.load(path)
+    assert found.run == RUN
+    for name, values in vars(SCORED).items():
+        assert np.array_equal(getattr(found.scored, name), values)
+    assert list(found.scores) == list(result.scores)
+    for name, score in found.scores.items():
+        expected = result.scores[name]
+        assert np.array_equal(score.nats, expected.nats)
+        assert score.nats.dtype == expected.nats.dtype
+        assert (score.seconds, score.diverged) == (expected.seconds, expected.diverged)
+    assert found.to_json() == result.to_json() == storage.read_json(path)
+    result.save(path)  # over what is there
+    assert results.load(str(path)).to_json() == result.to_json()
+
+
+@pytest.mark.parametrize("name", ["result.npz", "result", "result.v2"])
+def test_a_name_that_would_hide_the_arrays_is_refused(result, tmp_path, name):
+    with pytest.raises(ValueError, match=re.escape(f"{name} has another ending")):
+        result.save(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def refused(path):
+    with pytest.raises(ValueError, match=re.escape(str(path))) as caught:
+        results.load(path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("part", [0, 0.1, 0.5, 0.99])
+def test_arrays_cut_off(result, tmp_path, part):
+    path = tmp_path / "result.json"
+    result.save(path)
+    whole = path.with_suffix(".npz").read_bytes()
+    path.with_suffix(".npz").write_bytes(whole[: int(part * len(whole))])
+    assert "no whole result" in refused(path)
+
+
+def test_arrays_damaged_inside(result, tmp_path):
+    path = tmp_path / "result.json"
+    result.save(path)
+    whole = bytearray(path.with_suffix(".npz").read_bytes())
+    whole[60] ^= 0xFF
+    path.with_suffix(".npz").write_bytes(whole)
+    assert "no whole result" in refused(path)
+
+
+def test_arrays_of_another_result(result, tmp_path):
+    path = tmp_path / "result.json"
+    result.save(path)
+    shorter = Result(RUN, SCORED, {name: Score(np.ones(1), 1.0) for name in result.scores})
+    shorter.save(tmp_path / "other.json")
+    (tmp_path / "other.npz").replace(tmp_path / "result.npz")
+    assert "they differ in the tokens of static" in refused(path)
+    Result(RUN, SCORED, {}).save(tmp_path / "other.json")
+    (tmp_path / "other.npz").replace(tmp_path / "result.npz")
+    assert "nats.static" in refused(path)
+    path.with_suffix(".npz").unlink()
+    assert "no whole result" in refused(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no JSON", "[]", "5", "{}", '{"static": {}}', '{"run": {}, "static": {"tokens": 4}}']
+)
+def test_figures_that_are_none(result, tmp_path, text):
+    path = tmp_path / "result.json"
+    assert "does not exist" in refused(path)
+    result.save(path)
+    path.write_text(text)
+    assert "no whole" in refused(path)
