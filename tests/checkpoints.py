@@ -9,12 +9,11 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from processes import one_line
+from processes import Done, one_line
 
 from dyneval import cli, collection, corpora, gradient_stats, models
 from dyneval.models import Checkpoint
@@ -27,7 +26,9 @@ COLOURS = ("no", "red", "sun", "is", "blue", "or", "half", "green", "über", "al
 def prose(words: tuple[str, ...], count: int, seed: int) -> str:
     """Return `count` words in lines, the first of them most often."""
     random = np.random.default_rng(seed)
-    chosen = random.choice(words, count, p=np.arange(len(words), 0, -1) / sum(range(len(words) + 1)))
+    chosen = random.choice(
+        words, count, p=np.arange(len(words), 0, -1) / sum(range(len(words) + 1))
+    )
     lengths = random.integers(4, 9, count)
     lines = [list(line) for line in np.split(chosen, np.cumsum(lengths)) if len(line)]
     return "".join(" ".join(line) + "\n" for line in lines)
@@ -85,14 +86,6 @@ def copied(checkpoints, tmp_path) -> Callable[[str], Path]:
 def shifted(texts) -> str:
     """The name of the text that the models were not made for."""
     return str(texts["shifted"])
-
-
-class Done(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
-"""The command line as a process of its own, and the line that a mistake is explained in."""
+"""The command line as a process of its own, and what it says in the end."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,7 +10,22 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def json_of(done: Done) -> Any:
+    """Return the one object that a command printed, when it printed nothing else."""
+    assert (done.code, done.err) == (0, "")
+    assert done.out.count("\n") == 1
+    return json.loads(done.out)
 
 
 def one_line(err: str) -> str:

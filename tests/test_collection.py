@@ -27,9 +27,7 @@ def tokens_of(corpus, split="train"):
 
 def test_every_batch_of_the_split_is_read(model, corpus):
     seen = []
-    found = collection.collect(
-        model, corpus, 20, batch_size=6, report=lambda *at: seen.append(at)
-    )
+    found = collection.collect(model, corpus, 20, batch_size=6, report=lambda *at: seen.append(at))
     stream = parallel(tokens_of(corpus), 6)
     batches = -(-(stream.shape[1] - 1) // 20)
     assert (stream.shape[1] - 1) % 20  # the last is shorter, and counts as one

@@ -37,12 +37,10 @@ def test_a_terminal_shows_each_piece_of_work(monkeypatch):
 
 def test_a_terminal_shows_the_pace(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
-    clock = iter(range(1000))
     with bars("tokens") as update:
         for done in range(0, 2001, 500):
             update("static", done, 2000, "")
     assert "tokens/s" in sys.stderr.getvalue()
-    assert next(clock) == 0
 
 
 def test_a_pipe_stays_clean(capsys):
@@ -72,7 +70,12 @@ def test_a_name_is_shown_as_it_is(monkeypatch):
 
 def test_an_error_ends_the_bar_and_is_handed_on(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
-    with pytest.raises(ValueError, match="why"), bars("tokens") as update:
-        update("static", 1, 2, "")
-        raise ValueError("why")
+
+    def fail():
+        with bars("tokens") as update:
+            update("static", 1, 2, "")
+            raise ValueError("why")
+
+    with pytest.raises(ValueError, match="why"):
+        fail()
     assert sys.stderr.getvalue().endswith("\x1b[?25h")  # the cursor is shown again

@@ -1,3 +1,4 @@
+import io
 import re
 import xml.etree.ElementTree as ElementTree
 
@@ -30,10 +31,9 @@ def result_of(kind, rule="n = 5", note="", **nats):
 
 
 def printed(result, width=80):
-    console = Console(width=width, file=None, record=True, quiet=False)
-    with console.capture():
-        console.print(report.table(result))
-    return console.export_text()
+    console = Console(width=width, file=io.StringIO())
+    console.print(report.table(result))
+    return console.file.getvalue()
 
 
 def cells(text, name):

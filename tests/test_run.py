@@ -297,6 +297,13 @@ def test_a_folder_that_is_damaged_is_named(checkpoints, shifted, tmp_path):
         path.write_bytes(path.read_bytes()[:30])
         with pytest.raises(ValueError, match=re.escape(f"{path} is no whole")):
             run.execute(folder=folder, resume=True)
+    folder = Path(shutil.copytree(tmp_path / "whole", tmp_path / "others"))
+    shutil.copy(checkpoints["words"] / "model.safetensors", folder / "static.safetensors")
+    with pytest.raises(ValueError, match=re.escape(f"{folder / 'static.safetensors'} holds no")):
+        run.execute(folder=folder, resume=True)
+    (folder / "run.json").write_text("[]")
+    with pytest.raises(ValueError, match="holds another run"):
+        run.execute(folder=folder, resume=True)
 
 
 # A model of others, on a real text
