@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Language models that learn from what they have just read.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # half of the time of --help would go into the frames around it
 )
 
+INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
 # what Typer raises for a wrong flag; its own name for it has moved between versions
 USAGE_ERROR: Any = typer.BadParameter.__base__
 
@@ -87,11 +88,17 @@ def evaluate(
 ) -> None:
     """Score a text with a model that learns as it reads, beside the same model that does not."""
     _use(threads)
-    from dyneval import models, report
+    from dyneval import models, report, results, storage
     from dyneval.progress import bars
     from dyneval.run import Progress, Run
     from dyneval.settings import choose, default_length
 
+    if resume and not checkpoint:
+        raise ValueError("--resume goes on from a folder; name it with --checkpoint")
+    if save:
+        storage.check_writable(save, results.ENDINGS)
+    if figure:
+        storage.check_writable(figure, report.ENDINGS)
     vocabulary = models.load_vocabulary(model)
     rule_flags = _given(
         rule=rule,
@@ -119,7 +126,7 @@ def evaluate(
     if save:
         result.save(save)
     if json:
-        print(json_.dumps(result.to_json(), ensure_ascii=False))
+        print(json_.dumps(result.to_json()))  # in ASCII, which every terminal can write
     else:
         report.show(result)
     if figure:
@@ -178,7 +185,8 @@ def tune(
         )
     checkpoint, folder = models.load(model), models.folder_of(model)
     text = corpora.load(corpus, checkpoint.vocabulary, unknown)  # type: ignore[arg-type]
-    length = segment_length or settings.default_length(checkpoint.vocabulary)
+    default = settings.default_length(checkpoint.vocabulary)
+    length = default if segment_length is None else segment_length
     rule_flags = _given(
         rule=rule, learning_rate=learning_rate, decay_rate=decay_rate, epsilon=epsilon
     )
@@ -233,18 +241,21 @@ def gradient_stats_(
     _use(threads)
     import torch
 
-    from dyneval import collection, corpora, gradient_stats, models
+    from dyneval import collection, corpora, gradient_stats, models, storage
     from dyneval.progress import bars
     from dyneval.settings import default_length
 
     checkpoint = models.load(model)
     path = out or models.folder_of(model) / gradient_stats.FILE
+    storage.check_writable(path)
     text = corpora.load(corpus, checkpoint.vocabulary, unknown)  # type: ignore[arg-type]
+    default = default_length(checkpoint.vocabulary)
+    length = default if segment_length is None else segment_length
     with bars("batches", quiet=quiet) as update:
         collected = collection.collect(
             checkpoint.model,
             text,
-            segment_length or default_length(checkpoint.vocabulary),
+            length,
             split=split,
             batch_size=batch_size,
             skip=skip,
@@ -379,10 +390,13 @@ def _rows(model: str, files: list[Path] | None) -> dict[str, Settings]:
 def main() -> None:
     """Run the command line: 0 is success, 2 a mistake that one line explains."""
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False) or 0
+        if code == INTERRUPTED:  # how Typer hands on Ctrl-C
+            raise KeyboardInterrupt
+        sys.exit(code)
     except (typer.Abort, KeyboardInterrupt):
         print("dyneval: interrupted", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except USAGE_ERROR as error:
         _fail(error.format_message())
     except BrokenPipeError:  # the reader of our output has seen enough
@@ -393,8 +407,7 @@ def main() -> None:
 
 
 def _fail(message: str) -> None:
-    if message:  # none where the help was shown instead
-        print("dyneval: " + " ".join(message.split()), file=sys.stderr)
+    print("dyneval: " + " ".join(message.split()), file=sys.stderr)
     sys.exit(2)
 
 

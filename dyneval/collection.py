@@ -29,8 +29,13 @@ def collect(
     The split is cut into `batch_size` contiguous streams; a batch is n tokens of each, and the
     shorter last one counts as one. The hidden state is carried over, from zero at the first.
     """
+    if segment_length < 1:
+        raise ValueError(f"a segment of {segment_length} tokens cannot be read; give 1 or more")
     if batch_size < 1 or skip < 0 or (batches is not None and batches < 1):
-        raise ValueError("give a batch size and a number of batches of at least 1, and skip none")
+        raise ValueError(
+            f"{batches} batches of {batch_size} streams after {skip} that are skipped cannot be "
+            "read; give batches and a batch size of at least 1, and skip 0 or more"
+        )
     stream = parallel(corpus.read(split).stream[0], batch_size)
     # split after the skipped ones, so that the parts of a split have its batches between them
     stream = stream[:, skip * segment_length :]

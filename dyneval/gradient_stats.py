@@ -20,6 +20,10 @@ from dyneval.models import fingerprint
 
 Average = Literal["tensors", "weights"]
 FILE = "gradient-stats.safetensors"  # in a checkpoint's folder, read by default
+MISSING = (
+    "this rule divides by √MS_g, and no gradient statistics were given; collect them with "
+    "`dyneval gradient-stats` and give them with --stats"
+)
 
 
 @dataclass(frozen=True)
@@ -34,10 +38,7 @@ class Prior:
     def scale(self) -> Tensor:
         """Return √MS_g, or say that it is missing."""
         if self.rms is None:
-            raise ValueError(
-                "this rule divides by √MS_g, and no gradient statistics were given; collect them "
-                "with `dyneval gradient-stats` and give them with --stats"
-            )
+            raise ValueError(MISSING)
         return self.rms
 
     @property
@@ -118,6 +119,15 @@ def find(folder: Path, given: Path | str | None = None) -> GradientStats | None:
     """Return the statistics given, or those in a checkpoint's folder, or None."""
     path = Path(given) if given else folder / FILE
     return load(path) if given or path.exists() else None
+
+
+def belonging(model: nn.Module, folder: Path, given: Path | str | None = None) -> GradientStats:
+    """Return the statistics given, or those in a checkpoint's folder; they must be the model's."""
+    stats = find(folder, given)
+    if stats is None:
+        raise ValueError(MISSING)
+    stats.priors(model)
+    return stats
 
 
 def merge(parts: Sequence[GradientStats]) -> GradientStats:

@@ -31,6 +31,17 @@ class Base(Predictor, Protocol):
         ...
 
 
+def check(size: int, weight: float, scale: float, warm_up: WarmUp) -> None:
+    """Refuse settings that no cache can have."""
+    if size < 1 or not 0 <= weight < 1 or not (math.isfinite(scale) and scale >= 0):
+        raise ValueError(
+            f"a cache of size {size}, weight {weight} and scale {scale}: give a size of at "
+            "least 1, a weight from 0 to below 1 and a scale of at least 0"
+        )
+    if warm_up not in ("none", "full_window"):
+        raise ValueError(f"warm_up={warm_up!r} is not known; give none or full_window")
+
+
 @dataclass
 class _Memory:
     """The last pairs of one stream, in a ring; pair k lies in slot k mod the ring's length."""
@@ -70,13 +81,7 @@ class NeuralCache:
         scale: float = 1.0,  # ω
         warm_up: WarmUp = "none",
     ) -> None:
-        if size < 1 or not 0 <= weight < 1 or not (math.isfinite(scale) and scale >= 0):
-            raise ValueError(
-                f"a cache of size {size}, weight {weight} and scale {scale}: give a size of at "
-                "least 1, a weight from 0 to below 1 and a scale of at least 0"
-            )
-        if warm_up not in ("none", "full_window"):
-            raise ValueError(f"warm_up={warm_up!r} is not known; give none or full_window")
+        check(size, weight, scale, warm_up)
         self.base, self.size, self.weight, self.scale = base, size, weight, scale
         self.warm_up = warm_up
         self._memories: list[_Memory | None] = []

@@ -26,11 +26,11 @@ def bars(unit: str, *, quiet: bool = False) -> Iterator[Update]:
     """Give a function that moves the bar of a piece of work, and makes it at its first call."""
     console = Console(stderr=True)
     progress = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),  # a row's name may hold brackets
         BarColumn(),
         TaskProgressColumn(),
         TextColumn("{task.fields[pace]}"),
-        TextColumn("{task.fields[figure]}"),
+        TextColumn("{task.fields[figure]}", markup=False),
         TimeRemainingColumn(elapsed_when_finished=True),
         console=console,
         disable=quiet or not console.is_terminal,

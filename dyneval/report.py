@@ -19,6 +19,7 @@ UNITS = {  # of a vocabulary: the figure people quote, its name, its decimals
     "characters": ("bits_per_character", "bits/character", 4),
     "bytes": ("bits_per_byte", "bits/byte", 4),
 }
+ENDINGS = (".png", ".svg", ".pdf")
 COLOURS = ("#888888", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 
 
@@ -33,7 +34,8 @@ def table(result: Result) -> Group:
     """Return a table of the predictors side by side, with what each gains over the first."""
     run = result.run
     key, name, digits = UNITS[run["vocabulary"]["kind"]]
-    grid = Table(title=f"{run['model']} on {run['corpus']} ({run['split']})", title_justify="left")
+    title = Text(f"{run['model']} on {run['corpus']} ({run['split']})")  # its [] are no markup
+    grid = Table(title=title, title_justify="left")
     for column in ("", "tokens", name, "bits/token", "gain", "tokens/s"):
         grid.add_column(column, justify="left" if not column else "right")
     rows = result.to_json()
@@ -75,6 +77,7 @@ def figure(result: Result, path: Path | str) -> None:
     from matplotlib import pyplot as plt
 
     path = Path(path)
+    storage.check_writable(path, ENDINGS)
     kind = result.run["vocabulary"]["kind"]
     unit = {"words": None, "characters": "characters", "bytes": "bytes"}[kind]
     scored = result.scored
@@ -92,14 +95,14 @@ def figure(result: Result, path: Path | str) -> None:
         axis.plot(points + 1, figure_[points], color=colour, label=name, linewidth=1.6)
     axis.set_xlabel(f"{kind} read" if unit else "tokens read")
     axis.set_ylabel(f"{UNITS[kind][1]} so far")
-    axis.set_title(f"{result.run['model']} on {result.run['corpus']}", loc="left", fontsize=11)
+    title = f"{result.run['model']} on {result.run['corpus']}"
+    axis.set_title(title, loc="left", fontsize=11, parse_math=False)  # a name may hold a $
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="y", alpha=0.25)
-    axis.legend(frameon=False)
-    with storage.replacing(path) as temporary:
-        try:
+    if axis.lines:  # none where all diverged at once
+        axis.legend(frameon=False)
+    try:
+        with storage.replacing(path) as temporary:
             fig.savefig(temporary, dpi=160)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
-        finally:
-            plt.close(fig)
+    finally:
+        plt.close(fig)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import io
 import math
+import zipfile
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,11 @@ from numpy.typing import NDArray
 from dyneval import storage
 
 Array = NDArray[Any]
+ENDINGS = (".json",)
+UNREADABLE = (
+    *(OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error),
+    *(KeyError, ValueError, TypeError, AttributeError, IndexError),
+)
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,7 @@ class Result:
     def save(self, path: Path | str) -> None:
         """Write `path` (JSON) and the arrays of nats beside it (.npz)."""
         path = Path(path)
+        storage.check_writable(path, ENDINGS)
         arrays = {f"nats.{name}": score.nats for name, score in self.scores.items()}
         arrays |= {f"scored.{name}": value for name, value in vars(self.scored).items()}
         packed = io.BytesIO()
@@ -108,15 +116,20 @@ def load(path: Path | str) -> Result:
     path = Path(path)
     figures = storage.read_json(path)
     try:
-        with np.load(path.with_suffix(".npz")) as arrays:
+        run = figures.pop("run")
+        # a file of our own: numpy leaves its own open where the archive is damaged
+        with path.with_suffix(".npz").open("rb") as file, np.load(file) as arrays:
             scored = Scored(**{name: arrays[f"scored.{name}"] for name in Scored.__annotations__})
             scores = {
                 name: Score(arrays[f"nats.{name}"], value["seconds"], value.get("diverged", ""))
                 for name, value in figures.items()
-                if name != "run"
             }
-    except (OSError, KeyError, ValueError, TypeError, AttributeError) as error:
+        for name, score in scores.items():
+            if len(score.nats) != figures[name]["tokens"]:
+                raise ValueError(f"they differ in the tokens of {name}")
+    except UNREADABLE as error:
+        reason = " ".join(str(error).split())
         raise ValueError(
-            f"{path} and the .npz beside it are no whole result of `evaluate --save`: {error}"
+            f"{path} and the .npz beside it are no whole result of `evaluate --save`: {reason}"
         ) from None
-    return Result(figures["run"], scored, scores)
+    return Result(run, scored, scores)

@@ -11,7 +11,7 @@ import math
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,6 +22,7 @@ from torch import Tensor
 import dyneval
 from dyneval import corpora, gradient_stats, models, storage
 from dyneval.evaluation import evaluate
+from dyneval.gradient_stats import GradientStats
 from dyneval.models import Checkpoint
 from dyneval.predictors import Predictor
 from dyneval.results import Result, Score, Scored
@@ -58,6 +59,17 @@ class Run:
     first_token: FirstToken = "unscored"
     limit: int | None = None  # tokens of the split to read
 
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"a limit of {self.limit} tokens leaves nothing to read")
+        if self.first_token not in ("unscored", "uniform"):
+            raise ValueError(
+                f"first_token={self.first_token!r} is not known; give unscored or uniform"
+            )
+        for name in self.predictors:
+            if name == "run" or Path(name).name != name:  # a key of the result, and a file
+                raise ValueError(f"a predictor cannot be named {name!r}")
+
     def execute(
         self,
         report: Report | None = None,
@@ -71,20 +83,21 @@ class Run:
         With a `folder`, what was reached is kept there every `save_every` seconds; `resume` goes
         on from it. A predictor that diverges keeps its scores up to there, and the others go on.
         """
-        if self.limit is not None and self.limit < 1:
-            raise ValueError(f"a limit of {self.limit} tokens leaves nothing to read")
         checkpoint = models.load(self.model)
         corpus = corpora.load(self.corpus, checkpoint.vocabulary, self.unknown)
         text = corpus.read(self.split)[: self.limit]
         first = 0 if self.first_token == "uniform" else 1
         if len(text) <= first:
             raise ValueError(
-                f"{self.corpus} has {len(text)} tokens to read, and needs {first + 1} or more"
-                + ", since the first of a text is not scored" * first
+                f"{self.corpus} has too few tokens to read: {len(text)}, and needed are "
+                f"{first + 1} or more" + ", since the first of a text is not scored" * first
             )
-        needed = any(settings.needs_statistics for settings in self.predictors.values())
-        stats = gradient_stats.find(models.folder_of(self.model), self.stats) if needed else None
-        about = self._about(checkpoint, corpus, len(text))
+        stats = None
+        if any(settings.needs_statistics for settings in self.predictors.values()):
+            stats = gradient_stats.belonging(
+                checkpoint.model, models.folder_of(self.model), self.stats
+            )
+        about = self._about(checkpoint, corpus, len(text), stats)
         store = _Store(Path(folder), about, resume, save_every) if folder else None
         scores = {}
         for name, settings in self.predictors.items():
@@ -97,7 +110,13 @@ class Run:
         scored = Scored(*(getattr(text, name)[first:] for name in Scored.__annotations__))
         return Result(about, scored, scores)
 
-    def _about(self, checkpoint: Checkpoint, corpus: corpora.Corpus, tokens: int) -> dict[str, Any]:
+    def _about(
+        self,
+        checkpoint: Checkpoint,
+        corpus: corpora.Corpus,
+        tokens: int,
+        stats: GradientStats | None,
+    ) -> dict[str, Any]:
         """Return all that makes the result comparable, as JSON values."""
         split = self.split or corpus.default_split
         rules = {name: str(row) for name, row in self.predictors.items()}
@@ -117,6 +136,7 @@ class Run:
             "first_token": self.first_token,
             "rule": rules,
             "predictors": {name: row.to_json() for name, row in self.predictors.items()},
+            "statistics": asdict(stats.collection) if stats else None,
             "versions": {
                 "dyneval": dyneval.__version__,
                 "torch": torch.__version__,
@@ -138,11 +158,16 @@ class _Store:
             raise ValueError(
                 f"{folder} already holds a run; go on with it (--resume) or give another folder"
             )
-        if run.exists() and storage.read_json(run) != about:
+        before = storage.read_json(run) if run.exists() else about
+        if before != about:
+            old = before if isinstance(before, dict) else {}
+            other = [name for name, value in about.items() if old.get(name) != value]
             raise ValueError(
-                f"{folder} holds another run than this one; resume it with the same model, text, "
-                "settings, versions and threads, or give another folder"
+                f"{folder} holds another run than this one (of another {', '.join(other)}); "
+                "resume it as it was begun, or give another folder"
             )
+        for partial in folder.glob(".partial-*"):  # of a run that was killed while it wrote
+            partial.unlink()
         storage.write_json(run, about)
 
     def path(self, name: str) -> Path:
@@ -160,6 +185,8 @@ class _Store:
         if not self.path(name).exists():
             return torch.zeros(0, dtype=torch.float64), {"seconds": 0.0, "ended": False}
         tensors, progress = storage.read_tensors(self.path(name))
+        if not isinstance(progress, dict) or "nats" not in tensors:
+            raise ValueError(f"{self.path(name)} holds no part of a run; give another folder")
         nats = tensors.pop("nats")
         if not progress["ended"]:
             predictor.load_state_dict(

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dyneval import rules, storage
+from dyneval import neural_cache, rules, storage
 from dyneval.gradient_stats import Average, GradientStats
 from dyneval.neural_cache import NeuralCache, WarmUp
 from dyneval.predictors import Dynamic, Predictor, Static
@@ -32,9 +32,15 @@ class Settings:
     cache_warm_up: WarmUp = "none"
 
     def __post_init__(self) -> None:
-        if self.segment_length < 1:
+        if self.segment_length < 1 or self.segment_length % 1:
             raise ValueError(
                 f"a segment of {self.segment_length} tokens cannot be read; give 1 or more"
+            )
+        if self.average not in ("tensors", "weights"):
+            raise ValueError(f"average={self.average!r} is not known; give tensors or weights")
+        if self.cache_size:
+            neural_cache.check(
+                self.cache_size, self.cache_weight, self.cache_scale, self.cache_warm_up
             )
         self._rule()
 
@@ -110,7 +116,7 @@ def read(path: Path | str) -> dict[str, Settings]:
     value = storage.read_json(Path(path))
     try:
         return {name: Settings(**row) for name, row in value["settings"].items()}
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path} is no settings file of `dyneval tune`: {error}") from None
 
 
@@ -140,4 +146,6 @@ def choose(
             found = rows.get(name, defaults[name])
             held = {key: value for key, value in asdict(found).items() if key.startswith("cache")}
             predictors[name] = replace(base, **held | dict(cache))
+            if not predictors[name].cache_size:
+                raise ValueError("a cache of size 0 holds nothing; give 1 or more")
     return predictors

@@ -36,6 +36,17 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def check_writable(path: Path, endings: tuple[str, ...] = ()) -> None:
+    """Raise an error if a file cannot be written, before anybody works for it."""
+    if endings and path.suffix not in endings:
+        raise ValueError(f"{path} has another ending than is written; give {' or '.join(endings)}")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give a file")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".partial-"):
+        pass
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
@@ -71,7 +82,10 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
         try:
             with safe_open(path, "pt") as file:
                 about = json.loads((file.metadata() or {}).get("about", "null"))
-                return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
+                # copied: in the file's own memory they are not aligned, and products of such
+                # tensors are rounded in another way
+                names = file.keys()
+                return {name: file.get_tensor(name).clone() for name in names}, about
         except SafetensorError as error:
             raise ValueError(error) from error
 

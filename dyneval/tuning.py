@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,22 +71,27 @@ class Tuned(NamedTuple):
 
 
 def suggest(trial: Any, settings: Settings, vary: tuple[str, ...]) -> Settings:
-    """Return the settings of a trial. The lowest eighth of the range of λ means λ = 0."""
+    """Return the settings of a trial, from ranges that hold those that tuning begins with.
+
+    The lowest eighth of the range of λ means λ = 0.
+    """
     values: dict[str, Any] = {}
     if settings.rule is not None:
         rms = "rms" in settings.rule
         if "learning_rate" in vary:
-            low, high = (3e-6, 1e-3) if rms else (3e-3, 3.0)
+            low, high = _around(settings.learning_rate, *((3e-6, 1e-3) if rms else (3e-3, 3.0)))
             values["learning_rate"] = trial.suggest_float("learning_rate", low, high, log=True)
         if "decay_rate" in vary and "decay" in settings.rule:
-            exponent = trial.suggest_float("decay_exponent", -4.5, -0.5)
-            values["decay_rate"] = 0.0 if exponent < -4 else 10**exponent
+            low, high = _around(settings.decay_rate, 1e-4, 10**-0.5)
+            low, high = math.log10(low), math.log10(high)
+            exponent = trial.suggest_float("decay_exponent", low - 0.5, high)
+            values["decay_rate"] = 0.0 if exponent < low else 10**exponent
         if "epsilon" in vary and rms:
-            values["epsilon"] = trial.suggest_float("epsilon", 2e-6, 2e-4, log=True)
+            low, high = _around(settings.epsilon, 2e-6, 2e-4)
+            values["epsilon"] = trial.suggest_float("epsilon", low, high, log=True)
         if "segment_length" in vary:
-            values["segment_length"] = trial.suggest_categorical(
-                "segment_length", (1, 2, 5, 10, 20, 50)
-            )
+            lengths = tuple(sorted({1, 2, 5, 10, 20, 50, settings.segment_length}))
+            values["segment_length"] = trial.suggest_categorical("segment_length", lengths)
     if settings.cache_size:
         values["cache_size"] = trial.suggest_categorical("cache_size", (200, 500, 1000, 2000, 4000))
         values["cache_weight"] = trial.suggest_float("cache_weight", 0.01, 0.5, log=True)
@@ -93,13 +99,20 @@ def suggest(trial: Any, settings: Settings, vary: tuple[str, ...]) -> Settings:
     return replace(settings, **values)
 
 
-def start(settings: Settings, vary: tuple[str, ...]) -> dict[str, float]:
+def _around(value: float, low: float, high: float) -> tuple[float, float]:
+    """Return a range with a value in it, unless that is 0."""
+    return (min(low, value), max(high, value)) if value else (low, high)
+
+
+def start(settings: Settings, vary: tuple[str, ...]) -> dict[str, Any]:
     """Return the parameters of the first trial: the settings that tuning begins with."""
     parameters: dict[str, Any] = {}
-    if settings.rule is not None and "learning_rate" in vary:
-        parameters["learning_rate"] = settings.learning_rate
-        if "decay" in settings.rule and "decay_rate" in vary:
-            parameters["decay_exponent"] = math.log10(max(settings.decay_rate, 10**-4.5))
+    if settings.rule is not None:
+        for name in ("learning_rate", "epsilon", "segment_length"):
+            if name in vary and getattr(settings, name):
+                parameters[name] = getattr(settings, name)
+        if "decay_rate" in vary:
+            parameters["decay_exponent"] = math.log10(settings.decay_rate or 10**-4.5)
     if settings.cache_size:
         parameters |= {
             "cache_size": settings.cache_size,
@@ -121,7 +134,9 @@ def tune(
 ) -> Tuned:
     """Return the best settings of a predictor on a (1, T) validation stream."""
     began = time.perf_counter()
-    study = _study(name, settings, plan, Path(journal))
+    settings.predictor(model, stats)  # a rule that misses its statistics says so before a trial
+    task = _task(settings, model, stats, stream, plan)
+    study = _study(name, task, Path(journal))
     prefix = stream[:, : plan.prefix + 1]
     while (count := len(_trials(study, "COMPLETE", "PRUNED"))) < plan.trials:
         trial, candidate = _ask(study, settings, plan, count)
@@ -139,57 +154,82 @@ def tune(
     finished = sorted(_trials(study, "COMPLETE"), key=lambda old: old.value)
     if not finished:
         raise ValueError(f"every trial of {name!r} diverged; give lower rates to begin with")
-    confirmed: dict[str, float] = dict(study.user_attrs.get("confirmed", {}))
+    # in order, not by their numbers in the journal: trials that were stopped have some of these
+    every = _trials(study, "COMPLETE", "PRUNED")
+    places = {old.number: str(k) for k, old in enumerate(every)}
+    confirmed: dict[str, float | None] = dict(study.user_attrs.get("confirmed", {}))
     for k, old in enumerate(finished[: plan.confirm]):
-        if str(old.number) in confirmed:
+        if places[old.number] in confirmed:
             continue
         candidate = Settings(**old.user_attrs["settings"])
         for _, progress in _read(candidate, model, stats, stream):
             if report:
                 place = {"trial": plan.trials + k, "trials": plan.trials + plan.confirm}
                 report(progress._replace(**place, best=finished[0].value))
-        confirmed[str(old.number)] = progress.nats if math.isfinite(progress.nats) else math.inf
+        nats = progress.nats if math.isfinite(progress.nats) else None
+        confirmed[places[old.number]] = nats
         study.set_user_attr("confirmed", confirmed)
-    winner = min(finished[: plan.confirm], key=lambda old: confirmed[str(old.number)])
+    whole = {place: nats for place, nats in confirmed.items() if nats is not None}
+    if not whole:
+        raise ValueError(
+            f"the best trials of {name!r} diverged on the whole split; confirm more of them, or "
+            "read a longer prefix"
+        )
+    winner = min(whole, key=whole.__getitem__)
     record = {
-        "plan": _task(settings, plan)["plan"],
-        "validation_nats": confirmed[str(winner.number)],
+        "plan": task["plan"],
+        "validation_nats": whole[winner],
         "confirmed": confirmed,
-        "trials": [_entry(old) for old in _trials(study, "COMPLETE", "PRUNED")],
+        "trials": [_entry(k, old) for k, old in enumerate(every)],
         "seconds": round(time.perf_counter() - began, 1),
     }
-    return Tuned(Settings(**winner.user_attrs["settings"]), record)
+    return Tuned(Settings(**every[int(winner)].user_attrs["settings"]), record)
 
 
-def _study(name: str, settings: Settings, plan: Plan, journal: Path) -> Any:
+def _study(name: str, task: Mapping[str, Any], journal: Path) -> Any:
     """Return the trials so far of a row, from the journal."""
     try:
         import optuna
         from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
+        from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
     except ImportError:
         raise ValueError("tuning needs Optuna: pip install 'dyneval[tune]'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     journal.parent.mkdir(parents=True, exist_ok=True)
-    study = optuna.create_study(
-        storage=JournalStorage(JournalFileBackend(str(journal))),
-        study_name=name,
-        load_if_exists=True,
-        direction="minimize",
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1),
-    )
-    task = _task(settings, plan)
-    if study.user_attrs.get("task", task) != task:
+    # the lock of a tuning that was killed while it wrote is taken after 3 seconds
+    lock = JournalFileSymlinkLock(str(journal), grace_period=3)
+    try:
+        study = optuna.create_study(
+            storage=JournalStorage(JournalFileBackend(str(journal), lock)),
+            study_name=name,
+            load_if_exists=True,
+            direction="minimize",
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{journal} is no whole journal of tunings: {error}") from None
+    before = study.user_attrs.get("task", task)
+    if before != task:
+        other = [key for key, value in task.items() if before.get(key) != value]
         raise ValueError(
-            f"{journal} holds a tuning of {name!r} that was begun otherwise; go on with the same "
-            "flags, or write to another --out"
+            f"{journal} holds a tuning of {name!r} that was begun with another "
+            f"{', '.join(other)}; go on with the same, or write to another --out"
         )
     study.set_user_attr("task", task)
     return study
 
 
-def _task(settings: Settings, plan: Plan) -> dict[str, Any]:
-    return {"settings": settings.to_json(), "plan": asdict(plan) | {"vary": list(plan.vary)}}
+def _task(
+    settings: Settings, model: Any, stats: GradientStats | None, stream: Tensor, plan: Plan
+) -> dict[str, Any]:
+    """Return all that the trials depend on, as JSON values."""
+    return {
+        "settings": settings.to_json(),
+        "plan": asdict(plan) | {"vary": list(plan.vary)},
+        "model": fingerprint(model),
+        "statistics": asdict(stats.collection) if stats else None,
+        "text": sha256(stream.numpy().tobytes()).hexdigest(),
+    }
 
 
 def _ask(study: Any, settings: Settings, plan: Plan, count: int) -> tuple[Any, Settings]:
@@ -197,7 +237,9 @@ def _ask(study: Any, settings: Settings, plan: Plan, count: int) -> tuple[Any, S
     from optuna.samplers import TPESampler
 
     # a sampler of its own for each trial: what comes next does not depend on what was stopped
-    study.sampler = TPESampler(n_startup_trials=max(4, plan.trials // 3), seed=plan.seed + count)
+    study.sampler = TPESampler(
+        n_startup_trials=max(4, plan.trials // 3), seed=plan.seed + count, constant_liar=False
+    )
     if count == 0 and not _trials(study, "WAITING"):
         study.enqueue_trial(start(settings, plan.vary))
     trial = study.ask()
@@ -218,12 +260,12 @@ def _trials(study: Any, *states: str) -> list[Any]:
     return trials
 
 
-def _entry(trial: Any) -> dict[str, Any]:
+def _entry(number: int, trial: Any) -> dict[str, Any]:
     """Return a trial as JSON values; the nats of an abandoned one are those of its last check."""
     reported = sorted(trial.intermediate_values.items())
     nats = trial.value if trial.value is not None else reported[-1][1] if reported else None
     settings = trial.user_attrs.get("settings")
-    return {"number": trial.number, "state": trial.state.name, "settings": settings, "nats": nats}
+    return {"number": number, "state": trial.state.name, "settings": settings, "nats": nats}
 
 
 def _read(
@@ -257,6 +299,9 @@ def tune_rows(
     cache is tuned.
     """
     path = Path(path)
+    storage.check_writable(path, (".json",))
+    if limit is not None and limit < 1:
+        raise ValueError(f"a limit of {limit} tokens leaves nothing to read")
     text = corpus.read(split)[:limit]
     if len(text) < 2:
         raise ValueError(f"{corpus.name} ({split}) is too short to tune on")
@@ -269,6 +314,9 @@ def tune_rows(
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
     }
+    for row in rows.values():  # mistakes show before the first trial
+        if not (row.rule and row.cache_size):  # whose rule is not known yet
+            row.predictor(checkpoint.model, stats if row.needs_statistics else None)
     tuned: dict[str, Tuned] = {}
     for name, row in rows.items():
         known = settings.read(path) if path.exists() else {}

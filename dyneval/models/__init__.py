@@ -74,6 +74,9 @@ def save(folder: Path | str, checkpoint: Checkpoint, *, dtype: torch.dtype | Non
             f"a {type(model).__name__} cannot be kept in a folder; only {', '.join(ARCHITECTURES)}"
         )
     weights = {name: weight.to(dtype or weight.dtype) for name, weight in model.named_parameters()}
+    for name, weight in weights.items():
+        if not torch.isfinite(weight).all():
+            raise ValueError(f"{name} is not finite in {weight.dtype}; the model cannot be kept so")
     storage.write_json(folder / "vocab.json", checkpoint.vocabulary.to_json())
     storage.write_tensors(folder / "model.safetensors", weights)
     config = {"architecture": names[type(model)], "settings": model.settings}

@@ -22,6 +22,10 @@ from dyneval.models import Checkpoint, save
 from dyneval.models.lstm import LSTM
 from dyneval.vocabularies import Vocabulary
 
+UNREADABLE = (
+    *(OSError, ValueError, EOFError, TypeError),
+    *(RuntimeError, zipfile.BadZipFile, zlib.error),
+)
 Arrays = dict[str, NDArray[np.float32]]
 
 
@@ -52,7 +56,7 @@ def _read(npz: Path) -> Arrays:
             arrays = {name: stored[name] for name in stored}
     except FileNotFoundError:
         raise ValueError(f"{npz} does not exist") from None
-    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+    except UNREADABLE as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{npz} is no whole .npz file of plain arrays: {reason}") from None
     for name, array in arrays.items():
