@@ -1,4 +1,4 @@
-"""Tiny checkpoints with gradient statistics, texts, and the command line: a pytest plugin.
+"""Tiny checkpoints with gradient statistics, texts, and the command line, as fixtures.
 
 A test that breaks a file works on a copy; nobody writes into `checkpoints` and `texts`.
 """

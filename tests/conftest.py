@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+
+# fixtures that the tests of the command line share
+from checkpoints import checkpoints, command, copied, mistake, shifted, texts  # noqa: F401
 from torch import nn
 
 from dyneval.gradient_stats import Collection, GradientStats

@@ -14,8 +14,6 @@ from processes import json_of, one_line, process
 
 from dyneval import corpora, gradient_stats, models, settings, storage
 
-pytest_plugins = ["checkpoints"]
-
 FIGURES = (
     "tokens",
     "nats",

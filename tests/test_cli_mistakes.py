@@ -9,8 +9,6 @@ from processes import json_of, one_line, process
 
 from dyneval import gradient_stats, storage
 
-pytest_plugins = ["checkpoints"]
-
 
 def test_a_mistake_of_a_process():
     with process("evaluate", "nowhere") as started:

@@ -8,8 +8,6 @@ from dyneval.evaluation import evaluate
 from dyneval.predictors import Collector
 from dyneval.streams import parallel
 
-pytest_plugins = ["checkpoints"]
-
 
 @pytest.fixture
 def model(checkpoints):

@@ -19,8 +19,6 @@ from dyneval.rules import Rms, RmsDecay
 from dyneval.run import Run, _Reading
 from dyneval.settings import Settings, table_1
 
-pytest_plugins = ["checkpoints"]
-
 FINAL = Settings(7, "rms+rms-decay", learning_rate=1e-3)
 PREDICTORS = {
     "static": Settings(7),

@@ -13,8 +13,6 @@ from dyneval.evaluation import evaluate
 from dyneval.settings import Settings, table_1
 from dyneval.tuning import Plan
 
-pytest_plugins = ["checkpoints"]
-
 START = Settings(10, "sgd+decay", learning_rate=0.01, decay_rate=0.1)
 QUICK = Plan(trials=6, prefix=150, confirm=2)
 
