@@ -33,7 +33,9 @@ def prior():
     return Prior(theta, rms, 0.4)
 
 
-@pytest.mark.parametrize(("rule", "update"), list(zip(RULES, ORACLES, strict=True)), ids=str)
+@pytest.mark.parametrize(
+    ("rule", "update"), list(zip(RULES, ORACLES, strict=True)), ids=[str(rule) for rule in RULES]
+)
 def test_a_step_is_that_of_the_paper(rule, update, prior):
     theta, gradient = prior.theta + 0.3, torch.linspace(-1, 1, 30, dtype=torch.double).view(6, 5)
     expected = update(theta, prior.theta, gradient, prior.rms**2, prior.mean_rms)
