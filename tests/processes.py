@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -43,7 +44,9 @@ def process(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
     line = [sys.executable, "-m", "dyneval.cli", *map(str, arguments)]
     environment = os.environ | there | options.pop("env", {})
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    return subprocess.Popen(line, env=environment, **pipes | options)
+    # a shell's background jobs, and so what they start, ignore Ctrl-C
+    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(line, env=environment, preexec_fn=heed, **pipes | options)
 
 
 def killed(process: subprocess.Popen[bytes], when: Callable[[], bool]) -> None:

@@ -209,7 +209,7 @@ def test_killed_at_several_points_a_run_ends_with_the_same_digits(
     """In the middle of each predictor, and by Ctrl-C too; the last process is this one."""
     kept = tmp_path / "kept"
     line = ["evaluate", checkpoints["bytes"], shifted, "--threads", 1, "--quiet", "--json"]
-    line += ["--limit", 2000, "--segment-length", 4, "--learning-rate", 0.001, "--cache"]
+    line += ["--limit", 1000, "--segment-length", 4, "--learning-rate", 0.001, "--cache"]
     line += ["--cache-size", 20]
     whole = tmp_path / "whole.json"
     assert command(*line, "--save", whole).code == 0
