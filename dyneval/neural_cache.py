@@ -26,6 +26,8 @@ WarmUp = Literal["none", "full_window"]
 class Base(Predictor, Protocol):
     """A predictor that gives probabilities and hidden states."""
 
+    engine: str
+
     def predict(self, tokens: Tensor) -> Categorical:
         """(B, T) tokens just read -> what follows each."""
         ...
@@ -84,6 +86,7 @@ class NeuralCache:
         check(size, weight, scale, warm_up)
         self.base, self.size, self.weight, self.scale = base, size, weight, scale
         self.warm_up = warm_up
+        self.engine = base.engine  # what runs the base, and why
         self._memories: list[_Memory | None] = []
 
     @torch.no_grad()

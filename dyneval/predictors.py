@@ -2,19 +2,20 @@
 
 `Static` only reads. `Dynamic` takes one step of a rule on each segment once it is scored, on its
 own copy of the weights. Both keep to the protocol below, and so must any other predictor; the
-loop in `evaluation.py` knows nothing else.
+loop in `evaluation.py` knows nothing else. How fast they are is the matter of `kernels/`.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from dyneval.engines import Engine, Reference
+from dyneval import kernels
+from dyneval.engines import Engine
 from dyneval.gradient_stats import Collection, GradientStats, Prior, without_statistics
 from dyneval.models import fingerprint
 from dyneval.reading import Categorical, Prediction, Reader, assemble, concatenate
@@ -126,11 +127,13 @@ class _Streams:
 class Static(_Streams):
     """Read with the trained weights, and forget: what the others are compared with."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, engine: kernels.Name = "auto") -> None:
         super().__init__()
         # the same weights in a module of its own: the caller's stays in the mode that it is in
         own = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
-        self._reader = Reader(own.eval())
+        # `engine` says what runs, and why
+        forward, self.engine = kernels.fast_forward(own.eval(), engine)
+        self._reader = Reader(forward)
 
     @torch.no_grad()
     def predict(self, tokens: Tensor) -> Categorical:
@@ -170,24 +173,34 @@ class Dynamic(_Streams):
     runs in eval mode: no dropout.
     """
 
-    def __init__(self, model: Any, rule: Rule, priors: Mapping[str, Prior] | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        rule: Rule,
+        priors: Mapping[str, Prior] | None = None,
+        engine: kernels.Name = "auto",
+    ) -> None:
         super().__init__()
         priors = priors or without_statistics(model)
         missing = [name for name, _ in model.named_parameters() if name not in priors]
         if missing:
             raise ValueError(f"there is no prior for the weight {missing[0]}")
-        self._make: Callable[[], Engine] = lambda: Reference(model, rule, priors)
-        # the first is made here, so that a rule that misses its statistics says so at once
-        self._engines: list[Engine] = [self._make()]
+        # a rule that misses its statistics says so here; θ_l takes memory when it is first needed
+        self._make, self.engine = kernels.choose(model, rule, priors, engine)
+        self._engines: list[Engine] = []
 
     def predict(self, tokens: Tensor) -> Categorical:
         """(B, T) tokens just read -> what follows each, by the weights of this segment."""
         lengths = self._open(tokens)
-        while len(self._engines) < len(tokens):
-            self._engines.append(self._make())
+        self._prepare(len(tokens))
         rows = [row for row, length in enumerate(lengths) if length]
         parts = [self._engines[row].predict(tokens[row : row + 1, : lengths[row]]) for row in rows]
         return assemble(parts, rows, tokens.shape)
+
+    def _prepare(self, count: int) -> None:
+        """Have an engine for each of so many streams."""
+        while len(self._engines) < count:
+            self._engines.append(self._make())
 
     def learn(self, targets: Tensor) -> None:
         """Take one step on each row's mean over its own targets; a row without one stays."""
@@ -207,6 +220,7 @@ class Dynamic(_Streams):
 
     def weights(self, stream: int = 0) -> dict[str, Tensor]:
         """Return θ_l of a stream, by name, as it is now."""
+        self._prepare(stream + 1)
         return self._engines[stream].weights()
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -221,10 +235,9 @@ class Dynamic(_Streams):
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Go on where `state_dict` was taken."""
         self._place(state["position"])
-        count = max(1, len(self.position))  # one at least, as at first
+        count = len(self.position)
         self._engines = self._engines[:count]
-        while len(self._engines) < count:
-            self._engines.append(self._make())
+        self._prepare(count)
         for row, engine in enumerate(self._engines):
             start = f"streams.{row}."
             engine.load_state_dict(

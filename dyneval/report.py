@@ -50,6 +50,10 @@ def table(result: Result) -> Group:
         cells = (_number(row[key], digits), _number(row["bits_per_token"], 4), gain)
         grid.add_row(predictor, f"{row['tokens']:,}", *cells, f"{pace:,.0f}")
     lines = [Text(f"{name}: {rule}", style="dim") for name, rule in run["rule"].items()]
+    engines = run["engines"]
+    same = len(set(engines.values())) == 1
+    for name, engine in list(engines.items())[: 1 if same else None]:
+        lines.append(Text(f"engine{'' if same else f' of {name}'}: {engine}", style="dim"))
     if run["note"]:
         lines.append(Text(f"{run['corpus']}: {run['note']}", style="dim"))
     return Group(grid, *lines)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 import dyneval
-from dyneval import corpora, gradient_stats, models, storage
+from dyneval import corpora, gradient_stats, kernels, models, storage
 from dyneval.evaluation import evaluate
 from dyneval.gradient_stats import GradientStats
 from dyneval.models import Checkpoint
@@ -58,6 +58,7 @@ class Run:
     unknown: Unknown | None = None
     first_token: FirstToken = "unscored"
     limit: int | None = None  # tokens of the split to read
+    engine: kernels.Name = "auto"
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -97,11 +98,17 @@ class Run:
             stats = gradient_stats.belonging(
                 checkpoint.model, models.folder_of(self.model), self.stats
             )
+        predictors = {
+            name: settings.predictor(checkpoint.model, stats, self.engine)
+            for name, settings in self.predictors.items()
+        }
         about = self._about(checkpoint, corpus, len(text), stats)
+        about["engines"] = {name: predictor.engine for name, predictor in predictors.items()}
         store = _Store(Path(folder), about, resume, save_every) if folder else None
         scores = {}
         for name, settings in self.predictors.items():
-            reading = _Reading(name, settings.predictor(checkpoint.model, stats), store, report)
+            # popped: what one has learned is out of memory when the next begins
+            reading = _Reading(name, predictors.pop(name), store, report)
             score = reading.score(text.stream, settings.segment_length, len(checkpoint.vocabulary))
             if first == 0:
                 uniform = math.log(len(checkpoint.vocabulary))

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dyneval import neural_cache, rules, storage
+from dyneval import kernels, neural_cache, rules, storage
 from dyneval.gradient_stats import Average, GradientStats
-from dyneval.neural_cache import NeuralCache, WarmUp
-from dyneval.predictors import Dynamic, Predictor, Static
+from dyneval.neural_cache import Base, NeuralCache, WarmUp
+from dyneval.predictors import Dynamic, Static
 from dyneval.vocabularies import Vocabulary
 
 FILE = "settings.json"  # in a checkpoint's folder, read by default
@@ -55,14 +55,17 @@ class Settings:
         rule = self._rule()
         return rule is not None and rule.needs_statistics
 
-    def predictor(self, model: Any, stats: GradientStats | None = None) -> Predictor:
+    def predictor(
+        self, model: Any, stats: GradientStats | None = None, engine: kernels.Name = "auto"
+    ) -> Base:
         """Return the predictor that these settings describe."""
         rule = self._rule()
         base: Static | Dynamic
         if rule is None:
-            base = Static(model)
+            base = Static(model, engine)
         else:
-            base = Dynamic(model, rule, stats.priors(model, self.average) if stats else None)
+            priors = stats.priors(model, self.average) if stats else None
+            base = Dynamic(model, rule, priors, engine)
         if not self.cache_size:
             return base
         return NeuralCache(

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dyneval import settings, storage
+from dyneval import kernels, settings, storage
 from dyneval.corpora import Corpus
 from dyneval.evaluation import evaluate
 from dyneval.gradient_stats import GradientStats
@@ -131,17 +131,19 @@ def tune(
     plan: Plan,
     journal: Path | str,
     report: Report | None = None,
+    engine: kernels.Name = "auto",
 ) -> Tuned:
     """Return the best settings of a predictor on a (1, T) validation stream."""
     began = time.perf_counter()
-    settings.predictor(model, stats)  # a rule that misses its statistics says so before a trial
-    task = _task(settings, model, stats, stream, plan)
+    # a rule that misses its statistics says so before a trial
+    runs = settings.predictor(model, stats, engine).engine
+    task = _task(settings, model, stats, stream, plan) | {"engine": runs}
     study = _study(name, task, Path(journal))
     prefix = stream[:, : plan.prefix + 1]
     while (count := len(_trials(study, "COMPLETE", "PRUNED"))) < plan.trials:
         trial, candidate = _ask(study, settings, plan, count)
         best = min((old.value for old in _trials(study, "COMPLETE")), default=None)
-        for step, progress in _read(candidate, model, stats, prefix):
+        for step, progress in _read(candidate, model, stats, prefix, engine):
             if report:
                 report(progress._replace(trial=count, trials=plan.trials, best=best))
             if math.isfinite(progress.nats):
@@ -162,7 +164,7 @@ def tune(
         if places[old.number] in confirmed:
             continue
         candidate = Settings(**old.user_attrs["settings"])
-        for _, progress in _read(candidate, model, stats, stream):
+        for _, progress in _read(candidate, model, stats, stream, engine):
             if report:
                 place = {"trial": plan.trials + k, "trials": plan.trials + plan.confirm}
                 report(progress._replace(**place, best=finished[0].value))
@@ -178,6 +180,7 @@ def tune(
     winner = min(whole, key=whole.__getitem__)
     record = {
         "plan": task["plan"],
+        "engine": runs,
         "validation_nats": whole[winner],
         "confirmed": confirmed,
         "trials": [_entry(k, old) for k, old in enumerate(every)],
@@ -269,11 +272,15 @@ def _entry(number: int, trial: Any) -> dict[str, Any]:
 
 
 def _read(
-    settings: Settings, model: Any, stats: GradientStats | None, stream: Tensor
+    settings: Settings,
+    model: Any,
+    stats: GradientStats | None,
+    stream: Tensor,
+    engine: kernels.Name,
 ) -> Iterator[tuple[int, Progress]]:
     """Read a stream, yielding its mean nats so far a few times on the way."""
     total, steps, done, nats = stream.shape[1] - 1, 0, 0, 0.0
-    for part in evaluate(settings.predictor(model, stats), stream, settings.segment_length):
+    for part in evaluate(settings.predictor(model, stats, engine), stream, settings.segment_length):
         done, nats = done + part.shape[1], nats + part.sum().item()
         if done * CHECKS >= (steps + 1) * total or not math.isfinite(nats):
             steps = done * CHECKS // total
@@ -292,6 +299,7 @@ def tune_rows(
     path: Path | str,
     report: Callable[[str, Progress], None] | None = None,
     limit: int | None = None,
+    engine: kernels.Name = "auto",
 ) -> dict[str, Tuned]:
     """Tune each row, writing the settings file at `path` after each; rows it had before stay.
 
@@ -316,7 +324,7 @@ def tune_rows(
     }
     for row in rows.values():  # mistakes show before the first trial
         if not (row.rule and row.cache_size):  # whose rule is not known yet
-            row.predictor(checkpoint.model, stats if row.needs_statistics else None)
+            row.predictor(checkpoint.model, stats if row.needs_statistics else None, engine)
     tuned: dict[str, Tuned] = {}
     for name, row in rows.items():
         known = settings.read(path) if path.exists() else {}
@@ -334,6 +342,7 @@ def tune_rows(
             replace(plan, vary=vary),
             path.with_suffix(".journal"),
             functools.partial(report, name) if report else None,
+            engine,
         )
         old = storage.read_json(path) if path.exists() else {"settings": {}, "tuning": {}}
         old["settings"][name] = tuned[name].settings.to_json()

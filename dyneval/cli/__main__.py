@@ -1,0 +1,5 @@
+"""`python -m dyneval.cli`."""
+
+from dyneval.cli import main
+
+main()

@@ -1,0 +1,115 @@
+"""`dyneval evaluate`: static and dynamic side by side."""
+
+from __future__ import annotations
+
+import json as json_
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from dyneval.cli.options import (
+    CacheSize,
+    Corpus,
+    Engine,
+    Model,
+    Quiet,
+    SegmentLength,
+    Split,
+    Stats,
+    Threads,
+    Unknown,
+    given,
+    rows_of,
+    use,
+)
+
+
+def evaluate(
+    model: Model = "bundled",
+    corpus: Corpus = "sample",
+    split: Split = None,
+    limit: Annotated[int | None, Option(help="Read so many tokens only.")] = None,
+    rule: Annotated[
+        str | None, Option(help="sgd, sgd+decay, rms+decay or rms+rms-decay.", metavar="RULE")
+    ] = None,
+    learning_rate: Annotated[float | None, Option(help="η")] = None,
+    decay_rate: Annotated[float | None, Option(help="λ")] = None,
+    epsilon: Annotated[float | None, Option(help="ε")] = None,
+    segment_length: SegmentLength = None,
+    average: Annotated[
+        str | None, Option(help="avg(√MS_g): over `tensors` (the authors') or `weights`.")
+    ] = None,
+    stats: Stats = None,
+    cache: Annotated[bool, Option("--cache", help="Run the neural cache too, and both.")] = False,
+    cache_size: CacheSize = None,
+    cache_weight: Annotated[float | None, Option(help="The cache's part of the mixture.")] = None,
+    cache_scale: Annotated[float | None, Option(help="ω in exp(ω h·h').")] = None,
+    settings: Annotated[
+        list[Path] | None,
+        Option(help="A file that `tune` wrote; may be repeated (default: the model folder's)"),
+    ] = None,
+    unknown: Unknown = None,
+    first_token: Annotated[str, Option(help="The text's first token: unscored or uniform.")] = (
+        "unscored"
+    ),
+    engine: Engine = "auto",
+    threads: Threads = None,
+    save: Annotated[Path | None, Option(help="Write the result (.json, and .npz beside).")] = None,
+    figure: Annotated[Path | None, Option(help="Draw the mean so far (.png, .svg, .pdf).")] = None,
+    checkpoint: Annotated[Path | None, Option(help="Keep what was reached in a folder.")] = None,
+    checkpoint_every: Annotated[float, Option(help="Seconds between checkpoints.")] = 30.0,
+    resume: Annotated[bool, Option("--resume", help="Go on from the --checkpoint folder.")] = False,
+    json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Score a text with a model that learns as it reads, beside the same model that does not."""
+    use(threads)
+    from dyneval import models, report, results, storage
+    from dyneval.progress import bars
+    from dyneval.run import Progress, Run
+    from dyneval.settings import choose, default_length
+
+    if resume and not checkpoint:
+        raise ValueError("--resume goes on from a folder; name it with --checkpoint")
+    if save:
+        storage.check_writable(save, results.ENDINGS)
+    if figure:
+        storage.check_writable(figure, report.ENDINGS)
+    vocabulary = models.load_vocabulary(model)
+    rule_flags = given(
+        rule=rule,
+        learning_rate=learning_rate,
+        decay_rate=decay_rate,
+        epsilon=epsilon,
+        segment_length=segment_length,
+        average=average,
+    )
+    cache_flags = given(cache_size=cache_size, cache_weight=cache_weight, cache_scale=cache_scale)
+    predictors = choose(
+        rows_of(model, settings),
+        default_length(vocabulary),
+        rule_flags,
+        cache_flags if cache or cache_flags else None,
+    )
+    run = Run(model, corpus, predictors, split, stats, unknown, first_token, limit, engine)  # type: ignore[arg-type]
+    with bars("tokens", quiet=quiet) as update:
+
+        def show(at: Progress) -> None:
+            figure = report.running(at.nats / max(1, at.done), vocabulary.kind)
+            update(at.name, at.done, at.total, figure)
+
+        result = run.execute(show, folder=checkpoint, resume=resume, save_every=checkpoint_every)
+    if save:
+        result.save(save)
+    if json:
+        print(json_.dumps(result.to_json()))  # in ASCII, which every terminal can write
+    else:
+        report.show(result)
+    if figure:
+        report.figure(result, figure)
+        print(f"figure: {figure}", file=sys.stderr if json else sys.stdout)
+    diverged = [score.diverged for score in result.scores.values() if score.diverged]
+    if diverged:
+        raise ValueError(diverged[0])

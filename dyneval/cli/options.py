@@ -1,0 +1,56 @@
+"""What several commands take: flags of the same name and meaning, and what is done with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+if TYPE_CHECKING:
+    from dyneval.settings import Settings
+
+Model = Annotated[str, Argument(help="A checkpoint folder, or `bundled`.")]
+Corpus = Annotated[
+    str, Argument(help="A corpus (ptb, wikitext-2, text8, …), a text file, or - for stdin.")
+]
+Split = Annotated[str | None, Option(help="Which part of the corpus to read.")]
+Unknown = Annotated[
+    str | None, Option(help="Symbols outside the vocabulary: error, drop or unk.", metavar="POLICY")
+]
+Threads = Annotated[int | None, Option(help="Processor threads to use (default: all cores)")]
+Engine = Annotated[
+    str, Option(help="What computes: auto, fused, generic or reference.", metavar="ENGINE")
+]
+Quiet = Annotated[bool, Option("--quiet", help="Show no progress.")]
+Stats = Annotated[
+    Path | None, Option(help="Gradient statistics (default: those in the model's folder)")
+]
+SegmentLength = Annotated[
+    int | None, Option(help="Tokens between updates, n (default: 5 for words, else 20)")
+]
+CacheSize = Annotated[int | None, Option(help="Pairs that the neural cache holds.")]
+
+
+def use(threads: int | None) -> None:
+    """Use so many processor threads."""
+    if threads is not None and threads < 1:
+        raise ValueError(f"{threads} threads cannot work; give 1 or more")
+    import torch
+
+    if threads:
+        torch.set_num_threads(threads)
+
+
+def given(**flags: Any) -> dict[str, Any]:
+    """Return the flags that were given."""
+    return {name: value for name, value in flags.items() if value is not None}
+
+
+def rows_of(model: str, files: list[Path] | None) -> dict[str, Settings]:
+    """Return the rows of the settings files given, or of the one in the model's folder."""
+    from dyneval import models, settings
+
+    own = models.folder_of(model) / settings.FILE
+    paths = files if files else [own] if own.exists() else []
+    return {name: row for path in paths for name, row in settings.read(path).items()}

@@ -1,0 +1,65 @@
+"""`dyneval gradient-stats` and `merge-stats`: what the RMS rules need (eq. 5)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from dyneval.cli.options import Corpus, Model, Quiet, SegmentLength, Threads, Unknown, use
+
+
+def gradient_stats(
+    model: Model,
+    corpus: Corpus,
+    split: Annotated[str, Option(help="The training text.")] = "train",
+    segment_length: SegmentLength = None,
+    batch_size: Annotated[int, Option(help="Streams read side by side.")] = 100,
+    batches: Annotated[int | None, Option(help="Read so many batches (default: all)")] = None,
+    skip: Annotated[int, Option(help="Begin after so many batches, to collect in parts.")] = 0,
+    half: Annotated[bool, Option("--half", help="Store them in 16 bits (bfloat16).")] = False,
+    out: Annotated[Path | None, Option(help="File to write (default: the model folder's)")] = None,
+    unknown: Unknown = None,
+    threads: Threads = None,
+    quiet: Quiet = False,
+) -> None:
+    """Collect how large each weight's gradients are on the training text (eq. 5)."""
+    use(threads)
+    import torch
+
+    from dyneval import collection, corpora, gradient_stats, models, storage
+    from dyneval.progress import bars
+    from dyneval.settings import default_length
+
+    checkpoint = models.load(model)
+    path = out or models.folder_of(model) / gradient_stats.FILE
+    storage.check_writable(path)
+    text = corpora.load(corpus, checkpoint.vocabulary, unknown)  # type: ignore[arg-type]
+    default = default_length(checkpoint.vocabulary)
+    length = default if segment_length is None else segment_length
+    with bars("batches", quiet=quiet) as update:
+        collected = collection.collect(
+            checkpoint.model,
+            text,
+            length,
+            split=split,
+            batch_size=batch_size,
+            skip=skip,
+            batches=batches,
+            report=lambda done, total: update("gradient statistics", done, total, ""),
+        )
+    collected.save(path, torch.bfloat16 if half else None)
+    print(f"{collected.collection.batches:,} batches of {batch_size} streams: {path}")
+
+
+def merge_stats(
+    out: Annotated[Path, Argument(help="File to write.")],
+    parts: Annotated[list[Path], Argument(help="Files of `gradient-stats`.")],
+) -> None:
+    """Merge gradient statistics that were collected in parts."""
+    from dyneval import gradient_stats
+
+    merged = gradient_stats.merge([gradient_stats.load(part) for part in parts])
+    merged.save(out)
+    print(f"{merged.collection.batches:,} batches: {out}")

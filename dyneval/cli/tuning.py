@@ -1,0 +1,108 @@
+"""`dyneval tune`: the best settings on the validation split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from dyneval.cli.options import (
+    Corpus,
+    Engine,
+    Model,
+    Quiet,
+    SegmentLength,
+    Split,
+    Stats,
+    Threads,
+    Unknown,
+    given,
+    use,
+)
+
+
+def tune(
+    model: Model,
+    corpus: Corpus,
+    split: Split = "valid",
+    row: Annotated[
+        list[str] | None,
+        Option(help="What to tune: dynamic, or a row of Table 1; may be repeated."),
+    ] = None,
+    table: Annotated[
+        bool, Option("--table", help="Tune every row of the paper's Table 1.")
+    ] = False,
+    rule: Annotated[str, Option(help="The rule of `dynamic`.", metavar="RULE")] = "rms+rms-decay",
+    learning_rate: Annotated[float | None, Option(help="η of the first trial.")] = None,
+    decay_rate: Annotated[float | None, Option(help="λ of the first trial.")] = None,
+    epsilon: Annotated[float | None, Option(help="ε, where it is not tuned.")] = None,
+    segment_length: SegmentLength = None,
+    vary: Annotated[
+        str, Option(help="What to tune: also epsilon, segment_length.")
+    ] = "learning_rate,decay_rate",
+    trials: Annotated[int, Option(help="Trials, for each row alike.")] = 12,
+    prefix: Annotated[int, Option(help="Tokens that a trial reads.")] = 20_000,
+    confirm: Annotated[int, Option(help="Best trials to read the whole split with.")] = 2,
+    limit: Annotated[int | None, Option(help="The whole split is so many tokens.")] = None,
+    seed: Annotated[int, Option(help="Of the trials.")] = 1,
+    stats: Stats = None,
+    out: Annotated[
+        Path | None, Option(help="The settings file to write (default: the model folder's)")
+    ] = None,
+    unknown: Unknown = None,
+    force: Annotated[bool, Option("--force", help="Tune on a test split all the same.")] = False,
+    engine: Engine = "auto",
+    threads: Threads = None,
+    quiet: Quiet = False,
+) -> None:
+    """Find the best learning rate and decay on the validation split, and keep them in a file.
+
+    Trials are kept in a journal beside that file: the same command goes on with them.
+    """
+    use(threads)
+    from dyneval import corpora, gradient_stats, models, report, settings, tuning
+    from dyneval.progress import bars
+
+    if split == "test" and not force:
+        raise ValueError(
+            "settings tuned on a test split say nothing about it; tune on valid, or --force it"
+        )
+    checkpoint, folder = models.load(model), models.folder_of(model)
+    text = corpora.load(corpus, checkpoint.vocabulary, unknown)  # type: ignore[arg-type]
+    default = settings.default_length(checkpoint.vocabulary)
+    length = default if segment_length is None else segment_length
+    rule_flags = given(
+        rule=rule, learning_rate=learning_rate, decay_rate=decay_rate, epsilon=epsilon
+    )
+    rows = settings.table_1(length)
+    rows["dynamic"] = settings.choose({}, length, rule_flags, None)["dynamic"]
+    names = list(settings.table_1(length)) if table else row or ["dynamic"]
+    if unknown_rows := set(names) - set(rows):
+        raise ValueError(f"there is no row {unknown_rows.pop()!r}; give some of {', '.join(rows)}")
+    plan = tuning.Plan(trials, prefix, confirm, tuple(vary.replace("-", "_").split(",")), seed)
+    path = out or folder / settings.FILE
+    with bars("tokens", quiet=quiet) as update:
+
+        def show(name: str, at: tuning.Progress) -> None:
+            figure = report.running(at.nats, checkpoint.vocabulary.kind)
+            best = report.running(at.best, checkpoint.vocabulary.kind) if at.best else "–"
+            what = f"{name}, trial {at.trial + 1} of {at.trials}"
+            update(what, at.done, at.total, f"{figure}, best {best}")
+
+        tuned = tuning.tune_rows(
+            {name: rows[name] for name in names},
+            checkpoint,
+            gradient_stats.find(folder, stats),
+            text,
+            split or "valid",
+            plan,
+            path,
+            show,
+            limit,
+            engine,  # type: ignore[arg-type]
+        )
+    for name, best in tuned.items():
+        nats = best.record["validation_nats"]
+        print(f"{name}: {best.settings} · {report.running(nats, checkpoint.vocabulary.kind)}")
+    print(f"settings: {path}")

@@ -1,0 +1,152 @@
+"""Kernels: engines that compute what `engines.Reference` does, several times faster.
+
+`choose` says which one applies: `segments.Segment` for the project's own models, forward, backward
+and update written by hand; `generic.Generic` for any other, with autograd and the same updates.
+Both are numba, compiled when first used and kept on disk. `fast_forward` is the same for reading
+without learning. Where numba is missing or its cache folder cannot be used, the plain engine runs.
+
+Read `network.py` first, then `lstm.py`; `updates.py` and `products.py` are where the time goes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from dyneval.engines import Engine, Reference
+from dyneval.gradient_stats import Prior
+from dyneval.rules import Rule
+
+Name = Literal["auto", "fused", "generic", "reference"]
+NAMES: tuple[Name, ...] = ("auto", "fused", "generic", "reference")
+
+
+def choose(
+    model: Any, rule: Rule, priors: Mapping[str, Prior], engine: Name = "auto"
+) -> tuple[Callable[[], Engine], str]:
+    """Return what makes an engine for a stream, and one line that says which it is and why.
+
+    `auto` takes the fastest that applies; `fused` is either of the kernels' engines, and a
+    ValueError where neither applies.
+    """
+    _known(engine)
+    theta = dict(model.named_parameters())
+    read = {name: _read_by(rule, priors[name]) for name in theta}
+    if engine == "reference":
+        return lambda: Reference(model, rule, priors), "reference: asked for"
+    problem = _misfit(theta, read) or _unusable() or _unknown(rule)
+    if problem is not None:
+        if engine != "auto":
+            raise _refusal(engine, problem)
+        return lambda: Reference(model, rule, priors), f"reference: {problem}"
+
+    from dyneval.kernels.compiling import announced
+    from dyneval.kernels.generic import Generic
+    from dyneval.kernels.recurrent import knows
+    from dyneval.kernels.segments import Segment
+
+    name = type(model).__name__
+    known = knows(model) and engine != "generic"
+    kind: Callable[[Any, Rule, Mapping[str, Prior]], Engine] = Segment if known else Generic
+
+    def make() -> Engine:
+        with announced():
+            return kind(model, rule, priors)
+
+    if known:
+        return make, f"fused: hand-written for {name}"
+    return make, f"generic: {_why(engine, name)}; autograd with fused updates"
+
+
+def fast_forward(model: Any, engine: Name = "auto") -> tuple[Any, str]:
+    """Return what reads as a model does, without a graph, and one line that says how and why.
+
+    It goes with the engine of the same name, so that not learning and not moving are the same.
+    """
+    _known(engine)
+    if engine == "reference":
+        return model, "reference: asked for"
+    problem = _misfit(dict(model.named_parameters()), {}) or _unusable()
+    if problem is not None:
+        if engine != "auto":
+            raise _refusal(engine, problem)
+        return model, f"reference: {problem}"
+
+    from dyneval.kernels.compiling import announced
+    from dyneval.kernels.recurrent import knows
+    from dyneval.kernels.static import Captured, Forward
+
+    name = type(model).__name__
+    with announced():
+        if knows(model) and engine != "generic":
+            return Forward(model), f"fused: hand-written for {name}"
+        return Captured(model), f"generic: {_why(engine, name)}"
+
+
+def _known(engine: str) -> None:
+    if engine not in NAMES:
+        raise ValueError(f"there is no engine {engine!r}; give one of {', '.join(NAMES)}")
+
+
+def _refusal(engine: str, problem: str) -> ValueError:
+    return ValueError(f"the {engine} engine cannot be used: {problem}; give auto")
+
+
+def _why(engine: str, name: str) -> str:
+    return "asked for" if engine == "generic" else f"{name} has no kernels of its own"
+
+
+def _read_by(rule: Rule, prior: Prior) -> list[Tensor]:
+    """Return what an update may read of a prior; missing statistics are asked for at once."""
+    return [prior.theta] + ([prior.scale] if rule.needs_statistics else [])
+
+
+def _misfit(theta: Mapping[str, Tensor], read: Mapping[str, list[Tensor]]) -> str | None:
+    """Say why the kernels cannot take weights and their priors as they are, if they cannot."""
+    dtypes = {weight.dtype for weight in theta.values()}
+    if not dtypes <= {torch.float32, torch.float64} or len(dtypes) != 1:
+        return f"the weights are {', '.join(map(str, dtypes))}, not all float32 or all float64"
+    for name, weight in theta.items():
+        for tensor in (weight, *read.get(name, ())):
+            if tensor.device.type != "cpu":
+                return f"{name} is on {tensor.device}, not on the CPU"
+            if tensor.dtype != weight.dtype or tensor.shape != weight.shape:
+                return f"{name} and its prior differ in precision or shape"
+            if not tensor.is_contiguous():
+                return f"{name} or its prior is not contiguous"
+    return None
+
+
+def _unknown(rule: Rule) -> str | None:
+    from dyneval.kernels.rates import rates
+
+    return f"the kernels have no code for {rule}" if rates(rule) is None else None
+
+
+@cache
+def _unusable() -> str | None:
+    """Say why the kernels cannot be compiled on this machine, if so, with a warning."""
+    try:
+        import numba
+        import numpy as np
+
+        from dyneval.kernels.products import project
+
+        if numba.config.DISABLE_JIT:
+            raise RuntimeError("numba is switched off by NUMBA_DISABLE_JIT")
+        project.compiled(np.float32)
+    except Exception as error:  # whatever it is, the plain engine can do without
+        reason = f"numba cannot be used ({' '.join(str(error).split())})"
+        warnings.warn(
+            f"{reason}; the reference engine runs instead, several times slower. A missing numba "
+            "can be installed; for its cache, set NUMBA_CACHE_DIR to a folder that can be written",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return reason
+    return None

@@ -1,0 +1,229 @@
+"""Updates: how a weight moves, while its gradient passes by (`rules.py` is the reference).
+
+θ ← θ − gain ⊙ DᵀX + pull ⊙ (θ_g − θ)
+
+    gain = plain + scaled / (√MS_g + ε)
+    pull = decay + min(norm · √MS_g, 1)
+
+Five scalars stand for every sum of the known terms, and neither gain, pull nor the gradient DᵀX is
+ever stored. What a rule does not need is not read: each of the four cases is code of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+
+from dyneval.kernels.compiling import PLACE, intrinsic, jit, kernel
+from dyneval.kernels.plans import PRIOR, RMS, Record, at, only, weight
+from dyneval.kernels.products import FIRST_CACHE, TOKENS, Matrix, by_count, over_rows, plus
+from dyneval.kernels.vectors import INTEGER, Lanes, Total, Vector, over_columns
+
+_ROWS = 4  # of a tile, where there are too many inputs for registers or the first cache
+_AHEAD = 4  # vectors: such a tile is too slow for the processor to fetch ahead by itself
+
+
+def _moved(
+    theta: Vector,
+    gradient: Vector,
+    prior: Vector | None,
+    rms: Vector | None,
+    plain: Vector,
+    scaled: Vector,
+    epsilon: Vector,
+    decay: Vector,
+    norm: Vector,
+) -> Vector:
+    gain = plain if rms is None else plain + scaled / (rms + epsilon)
+    moved = theta - gain * gradient
+    if prior is None:
+        return moved
+    return moved + _pull(rms, decay, norm) * (prior - theta)
+
+
+def _pull(rms: Vector | None, decay: Vector, norm: Vector) -> Vector:
+    return decay if rms is None else decay + (norm * rms).at_most(1)
+
+
+@intrinsic
+def _move(
+    typing: Any,
+    theta: Any,
+    prior: Any,
+    rms: Any,
+    width: Any,
+    rows: Any,
+    columns: Any,
+    d: Any,
+    d_width: Any,
+    x: Any,
+    x_width: Any,
+    count: Any,
+    rates: Any,
+    reads: Any,
+) -> Any:
+    """Move θ[rows, columns] by the gradient D[:count, rows]ᵀ X[:count, columns].
+
+    `rows` and `columns` are pairs (first, last). `reads` is a constant, PRIOR, RMS, both or none.
+    """
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        lanes = Lanes(builder, d.dtype)
+        weights, priors, scales = (
+            Matrix(builder, lanes.place(arguments[k]), arguments[3]) for k in range(3)
+        )
+        gradients = Matrix(builder, arguments[6], arguments[7])
+        inputs = Matrix(builder, arguments[8], arguments[9])
+        begin, end = cgutils.unpack_tuple(builder, arguments[4])
+        left, right = cgutils.unpack_tuple(builder, arguments[5])
+        number = arguments[10]
+        scalars = [lanes.spread(rate) for rate in cgutils.unpack_tuple(builder, arguments[11])]
+        read = [weights] + [priors] * bool(reads.literal_value & PRIOR)
+        read += [scales] * bool(reads.literal_value & RMS)
+
+        def move(row: ir.Value, column: ir.Value, mask: Any, gradient: Vector) -> None:
+            place = weights.at(row, column)
+            old = lanes.load(place, mask)
+            towards, scale = (
+                lanes.load(source.at(row, column), mask) if source in read else None
+                for source in (priors, scales)
+            )
+            lanes.store(_moved(old, gradient, towards, scale, *scalars), place, mask)
+
+        def few(row: ir.Value, tokens: int) -> None:
+            factors = [
+                lanes.spread(builder.load(gradients.at(INTEGER(i), row))) for i in range(tokens)
+            ]
+
+            def body(column: ir.Value, mask: ir.Value | None) -> None:
+                gradient = lanes.constant(0)
+                for i, factor in enumerate(factors):
+                    gradient += factor * lanes.load(inputs.at(INTEGER(i), column), mask)
+                move(row, column, mask, gradient)
+
+            over_columns(lanes, left, right, body)
+
+        def many(row: ir.Value, rows: int) -> None:
+            lines = [plus(builder, row, a) for a in range(rows)]
+
+            def body(column: ir.Value, mask: ir.Value | None) -> None:
+                sums = [Total(lanes) for _ in lines]
+                for source in read:
+                    for line in lines:
+                        lanes.fetch(source.at(line, plus(builder, column, _AHEAD * lanes.count)))
+                with cgutils.for_range(builder, number, intp=INTEGER) as loop:
+                    given = lanes.load(inputs.at(loop.index, column), mask)
+                    for line, total in zip(lines, sums, strict=True):
+                        factor = lanes.spread(builder.load(gradients.at(loop.index, line)))
+                        total.add(factor * given)
+                for line, total in zip(lines, sums, strict=True):
+                    move(line, column, mask, total.value())
+
+            over_columns(lanes, left, right, body)
+
+        def each(tokens: int) -> None:
+            over_rows(builder, begin, end, 1, lambda row, rows: few(row, tokens))
+
+        taken = builder.mul(number, builder.sub(right, left))
+        is_few = builder.and_(
+            builder.icmp_signed("<=", number, INTEGER(TOKENS)),
+            builder.icmp_signed("<=", taken, INTEGER(FIRST_CACHE * 8 // lanes.bits)),
+        )
+        with builder.if_else(is_few) as (then, otherwise):
+            with then:
+                by_count(builder, number, each)
+            with otherwise:
+                over_rows(builder, begin, end, _ROWS, many)
+        return context.get_dummy_value()
+
+    size = types.intp
+    weights = (theta, prior, rms, size, rows, columns)
+    return types.void(*weights, d, size, x, size, size, rates, reads), generate
+
+
+@kernel(weight, int, int, int, int, int, PLACE, int, PLACE, int, int)
+def move(
+    pointer: Any,
+    reads: int,
+    top: int,
+    bottom: int,
+    left: int,
+    right: int,
+    d: Any,
+    d_width: int,
+    x: Any,
+    x_width: int,
+    count: int,
+) -> None:
+    """Move θ[top : bottom, left : right], the gradient there being DᵀX of `count` tokens."""
+    w = only(pointer)
+    rates = (w.plain, w.scaled, w.epsilon, w.decay, w.norm)
+    theta, prior, rms, width = w.theta, w.prior, w.rms, w.columns
+    rows, columns = (top, bottom), (left, right)
+    # a constant each, so that it is compiled with what it reads and no more
+    if reads == 0:
+        _move(theta, prior, rms, width, rows, columns, d, d_width, x, x_width, count, rates, 0)
+    elif reads == 1:
+        _move(theta, prior, rms, width, rows, columns, d, d_width, x, x_width, count, rates, 1)
+    elif reads == 2:
+        _move(theta, prior, rms, width, rows, columns, d, d_width, x, x_width, count, rates, 2)
+    else:
+        _move(theta, prior, rms, width, rows, columns, d, d_width, x, x_width, count, rates, 3)
+
+
+@intrinsic
+def _pull_back(
+    typing: Any, theta: Any, prior: Any, rms: Any, count: Any, times: Any, rates: Any, reads: Any
+) -> Any:
+    """Pull `count` numbers back `times` times. `reads` is a constant, PRIOR, with RMS or without.
+
+    Each pull is rounded as it would be in `_move` without a gradient, so that it does not matter
+    when pulls are made up for. Eight vectors hide how long one pull waits for the one before.
+    """
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        decay, norm = cgutils.unpack_tuple(builder, arguments[5])
+        lanes = Lanes(builder, rates[0])
+        weights, priors, scales = (lanes.place(arguments[k]) for k in range(3))
+        by_decay, by_norm = lanes.spread(decay), lanes.spread(norm)
+
+        def body(column: ir.Value, mask: ir.Value | None) -> None:
+            columns = [plus(builder, column, k * lanes.count) for k in range(8 if not mask else 1)]
+            towards = [lanes.load(builder.gep(priors, [c]), mask) for c in columns]
+            pulls = [by_decay for _ in columns]
+            if reads.literal_value & RMS:
+                scale = (lanes.load(builder.gep(scales, [c]), mask) for c in columns)
+                pulls = [_pull(rms, by_decay, by_norm) for rms in scale]
+            values = [Total(lanes) for _ in columns]
+            for c, value in zip(columns, values, strict=True):
+                value.set(lanes.load(builder.gep(weights, [c]), mask))
+            with cgutils.for_range(builder, arguments[4], intp=INTEGER):
+                for value, pull, to in zip(values, pulls, towards, strict=True):
+                    value.add(pull * (to - value.value()))
+            for c, value in zip(columns, values, strict=True):
+                lanes.store(value.value(), builder.gep(weights, [c]), mask)
+
+        over_columns(lanes, INTEGER(0), arguments[3], body, step=8)
+        return context.get_dummy_value()
+
+    size = types.intp
+    return types.void(theta, prior, rms, size, size, rates, reads), generate
+
+
+@jit
+def catch_up(plan: Record, w: Record, row: int, times: int) -> None:
+    """Make up for the pulls that one row missed, as if there had been a gradient of zero."""
+    if times <= 0 or not w.reads & PRIOR:
+        return
+    count, rates = w.columns, (w.decay, w.norm)
+    theta, prior, rms = (
+        at(plan, w.theta, row, count),
+        at(plan, w.prior, row, count),
+        at(plan, w.rms, row, count),
+    )
+    if w.reads & RMS:
+        _pull_back(theta, prior, rms, count, times, rates, 3)
+    else:
+        _pull_back(theta, prior, rms, count, times, rates, 1)
