@@ -25,6 +25,7 @@ def result_of(kind, rule="n = 5", note="", **nats):
         "note": note,
         "vocabulary": {"kind": kind, "size": 50},
         "rule": dict.fromkeys(nats, rule),
+        "engines": dict.fromkeys(nats, "fused: in tests"),
     }
     scores = {name: Score(np.array(values), 0.5) for name, values in nats.items()}
     return Result(run, scored, scores)
@@ -61,6 +62,14 @@ def test_the_table_shows_the_figure_people_quote(kind, figures):
     assert "models/a on some $1 text [of $2] (valid)" in " ".join(text.split())
     assert "dynamic: n = 5" in text
     assert "a piece" in text
+
+
+def test_the_engine_is_named_once_where_all_had_the_same():
+    result = result_of("words", static=[1.0], dynamic=[1.0])
+    assert printed(result).count("engine: fused: in tests") == 1
+    result.run["engines"]["dynamic"] = "reference: asked for"
+    assert "engine of static: fused: in tests" in printed(result)
+    assert "engine of dynamic: reference: asked for" in printed(result)
 
 
 def test_a_loss_is_a_negative_gain():
