@@ -1,59 +1,239 @@
-"""Tokens per second of reading, and of learning as well, side by side in one run.
+"""How long a segment takes: dyneval's engines beside the authors' loop and torch's own layers.
 
-The models have the sizes of the paper's and random weights: speed does not depend on their
-values. Each predictor reads the same text; the best of several parts counts.
+Two processes, one with the default malloc and one with a tuned malloc, take turns: in each round
+each of them times a few segments of every engine, so that what else the machine does falls on all
+alike. Figures are medians with quartiles over all rounds; only ratios within one run mean much.
 """
 
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
 import time
-from itertools import islice
+from statistics import quantiles
 
-import torch
-
-from dyneval import Dynamic, Prior, Rms, RmsDecay, Sgd, Static, evaluate
-from dyneval.models import ARCHITECTURES
-
-MODELS = {  # name: architecture, symbols, settings, n
-    "LSTM 2×650": ("lstm", 10_000, {"embedding_size": 650, "units": 650, "layers": 2}, 5),
-    "mLSTM 512": ("mlstm", 256, {"embedding_size": 64, "units": 512}, 20),
-}
-SECONDS = 5.0  # of reading, for each predictor
-PARTS = 5
+# temporaries come from memory that is kept, not from pages that are new each time
+TUNED = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "4294967296"}
+WARM_UP = 1  # segments at each turn: another engine has had the caches
+LARGE = 64 << 20  # numbers, more than any cache
 
 
-def tokens_per_second(predictor, symbols, segment_length):
-    """Return the speed over the best part of `SECONDS`, once the first segments are read."""
+def work():
+    """Time what the lines on standard input name, and answer each with a line."""
+    import torch
+    from cases import CASES
+
+    threads = os.environ.get("DYNEVAL_BENCHMARK_THREADS")
+    if threads:
+        torch.set_num_threads(int(threads))
     generator = torch.Generator().manual_seed(1)
-    stream = torch.randint(symbols, (1, 1_000_000), generator=generator)
-    segments = evaluate(predictor, stream, segment_length)
-    for _ in islice(segments, 3):
-        pass
-    best = 0.0
-    for _ in range(PARTS):
-        began, tokens = time.perf_counter(), 0
-        for nats in segments:
-            tokens += nats.numel()
-            if (seconds := time.perf_counter() - began) > SECONDS / PARTS:
-                break
-        best = max(best, tokens / seconds)
-    return best
+    engines, case = {}, None
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if asked["do"] == "case":
+            engines, case = {}, CASES[asked["case"]]
+            answer = {"weights": case.touched(), "engines": case.engines}
+        elif asked["do"] == "bandwidth":
+            answer = bandwidth(torch)
+        else:
+            name = asked["engine"]
+            if name not in engines:
+                engines[name] = case.build(name)
+                read(torch, case, engines[name], 3 + 1024 // case.segment_length % 16, generator)
+            answer = read(torch, case, engines[name], WARM_UP + asked["segments"], generator)
+            answer = answer[WARM_UP:]
+        print(json.dumps(answer), flush=True)
+
+
+def read(torch, case, engine, segments, generator):
+    """Return the seconds of each part of each segment."""
+    every = []
+    for _ in range(segments):
+        text = torch.randint(case.symbols, (1, case.segment_length + 1), generator=generator)
+        laps = [time.perf_counter()]
+        engine.segment(
+            text[:, :-1], text[:, 1:], lambda laps=laps: laps.append(time.perf_counter())
+        )
+        every.append([b - a for a, b in zip(laps, laps[1:], strict=False)])
+    return every
+
+
+def bandwidth(torch):
+    """Return bytes a second of θ ← θ + x, in place, in all threads: two reads and a write."""
+    theta, x = torch.zeros(LARGE), torch.zeros(LARGE)
+    best = float("inf")
+    for _ in range(5):
+        began = time.perf_counter()
+        theta.add_(x)
+        best = min(best, time.perf_counter() - began)
+    return 3 * theta.numel() * theta.element_size() / best
+
+
+class Worker:
+    """A process that times, with a malloc of its own."""
+
+    def __init__(self, environment, threads):
+        given = {"DYNEVAL_BENCHMARK_THREADS": str(threads)} if threads else {}
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--work"],
+            env=os.environ | environment | given,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, **question):
+        """Return the answer to one question."""
+        print(json.dumps(question), file=self.process.stdin, flush=True)
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit("a process that timed has ended early; see above")
+        return json.loads(line)
+
+
+def measure(name, workers, rounds, segments):
+    """Return the seconds of every part of every segment of a case, by malloc and engine."""
+    about = [worker.ask(do="case", case=name) for worker in workers.values()][0]
+    times = {malloc: {engine: [] for engine in about["engines"]} for malloc in workers}
+    rates = []
+    for turn in range(rounds):
+        print(f"\r({name}) round {turn + 1} of {rounds} ", end="", file=sys.stderr, flush=True)
+        for malloc, worker in workers.items():
+            rates.append(worker.ask(do="bandwidth"))
+            for engine in about["engines"]:
+                timed = worker.ask(do="time", engine=engine, segments=segments)
+                times[malloc][engine] += timed
+    print("\r" + " " * 40 + "\r", end="", file=sys.stderr)
+    return about["weights"], median(rates), times
+
+
+def median(values):
+    """Return the middle one."""
+    return quartiles(values)[1]
+
+
+def quartiles(values):
+    """Return the quartiles."""
+    return quantiles(values, n=4) if len(values) > 1 else [values[0]] * 3
+
+
+def summary(case, weights, rate, times):
+    """Return the figures of a case."""
+    n = case.segment_length
+    default, tuned = times["default"], times["tuned"]
+    seconds = {
+        malloc: {engine: quartiles([sum(parts) for parts in each]) for engine, each in all_.items()}
+        for malloc, all_ in times.items()
+    }
+    parts = {
+        engine: [1e3 * median(list(column)) for column in zip(*each, strict=True)]
+        for engine, each in default.items()
+    }
+    best = "fused" if "fused" in default else "generic"
+    middle = {engine: quartile[1] for engine, quartile in seconds["default"].items()}
+    bound = 6 * 4 * weights / rate
+
+    def ratio(engine, other, of):
+        return median([sum(p) for p in of[other]]) / median([sum(p) for p in of[engine]])
+
+    return {
+        "title": case.title,
+        "segment_length": n,
+        "weights_touched": weights,
+        "bytes_at_least": 24 * weights,
+        "in_place_gigabytes_per_second": rate / 1e9,
+        "tokens_per_second": {
+            malloc: {engine: [n / q for q in reversed(each)] for engine, each in all_.items()}
+            for malloc, all_ in seconds.items()
+        },
+        "milliseconds": parts,
+        "bound_over_fused": bound / middle[best],
+        "fused_over_authors": ratio(best, "authors", default),
+        "fused_over_authors_tuned": ratio(best, "authors", tuned),
+        "fused_time_over_torch_static": 1 / ratio(best, "torch static", default),
+        "generic_over_authors": ratio("generic", "authors", default),
+    }
+
+
+RATIOS = {
+    "bound_over_fused": "lower bound's time / fused time",
+    "fused_over_authors": "fused / authors' loop",
+    "fused_over_authors_tuned": "the same, tuned malloc",
+    "fused_time_over_torch_static": "fused time / torch static time",
+    "generic_over_authors": "generic route / authors' loop",
+}
+PARTS = {
+    "authors": ("forward", "backward", "update"),
+    "torch static": ("forward",),
+    "static fused": ("forward",),
+}
+
+
+def show(name, case, figures):
+    """Print a case."""
+    n, rate = figures["segment_length"], figures["in_place_gigabytes_per_second"]
+    print(f"\n({name}) {figures['title']}, n = {n}")
+    print(
+        f"    {figures['weights_touched'] / 1e6:.1f}M weights touched: at least "
+        f"{figures['bytes_at_least'] / 1e6:,.0f} MB a segment, "
+        f"{1e3 * figures['bytes_at_least'] / 1e9 / rate:.2f} ms at {rate:.1f} GB/s in place"
+    )
+    print(f"    {'':14}{'tokens/s':>10}  {'(quartiles)':19}{'tuned malloc':>13}   ms a segment")
+    tuned = figures["tokens_per_second"]["tuned"]
+    for engine, (low, middle, high) in figures["tokens_per_second"]["default"].items():
+        names = PARTS.get(engine, ("forward", "backward and update"))
+        parts = ", ".join(
+            f"{part} {ms:.2f}"
+            for part, ms in zip(names, figures["milliseconds"][engine], strict=False)
+        )
+        spread = f"({low:,.0f} to {high:,.0f})"
+        print(f"    {engine:14}{middle:10,.0f}  {spread:19}{tuned[engine][1]:13,.0f}   {parts}")
+    for (key, what), floor in zip(RATIOS.items(), case.floor, strict=True):
+        if floor is not None:
+            fine = figures[key] <= floor if "time_over" in key else figures[key] >= floor
+            sign = "≤" if "time_over" in key else "≥"
+            print(f"    {what:32}{figures[key]:7.2f}   {sign} {floor}{'' if fine else '   MISSED'}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", default="abcde")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--segments", type=int, default=5, help="of an engine in each round")
+    parser.add_argument("--threads", type=int, help="default: all cores")
+    parser.add_argument("--json", help="a file for all figures")
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        return work()
+
+    import numba
+    import torch
+    from cases import CASES
+
+    threads = options.threads or torch.get_num_threads()
+    about = {
+        "machine": f"{platform.system()} {platform.machine()}",
+        "threads": threads,
+        "versions": {"torch": torch.__version__, "numba": numba.__version__},
+        "python": platform.python_version(),
+    }
+    print(f"torch {torch.__version__}, numba {numba.__version__}, {threads} threads, float32")
+    found = {}
+    for name in options.cases:
+        workers = {"default": Worker({}, threads), "tuned": Worker(TUNED, threads)}
+        case = CASES[name]
+        found[name] = summary(case, *measure(name, workers, options.rounds, options.segments))
+        for worker in workers.values():
+            worker.process.stdin.close()
+            worker.process.wait()
+        show(name, case, found[name])
+        if options.json:
+            with open(options.json, "w") as file:
+                json.dump({"about": about, "cases": found}, file, indent=1)
 
 
 if __name__ == "__main__":
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, tokens per second\n")
-    print(f"{'':12}{'n':>4}{'static':>10}{'Sgd':>10}{'Rms + RmsDecay':>18}{'of static':>12}")
-    for name, (architecture, symbols, settings, length) in MODELS.items():
-        torch.manual_seed(1)
-        model = ARCHITECTURES[architecture](symbols, **settings)
-        priors = {
-            name: Prior(theta.detach(), rms=torch.full_like(theta, 1e-3), mean_rms=1e-3)
-            for name, theta in model.named_parameters()
-        }
-        static, sgd, rms = (
-            tokens_per_second(predictor, symbols, length)
-            for predictor in (
-                Static(model),
-                Dynamic(model, Sgd(1e-3), priors),
-                Dynamic(model, Rms(1e-6) + RmsDecay(1e-3), priors),
-            )
-        )
-        print(f"{name:12}{length:4}{static:10,.0f}{sgd:10,.0f}{rms:18,.0f}{rms / static:12.0%}")
+    main()
