@@ -207,7 +207,8 @@ def main():
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
-        return work()
+        work()
+        return
 
     import numba
     import torch
