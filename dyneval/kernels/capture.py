@@ -36,6 +36,13 @@ class Weight:
     parameter: nn.Parameter
     maps: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # X (n, C), D (n, R)
     lookups: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # tokens (n,), D (n, C)
+    passes: int = 0  # each goes through the rows the other way, to what the cache still holds
+
+    def forget(self) -> None:
+        """Begin another step."""
+        self.maps.clear()
+        self.lookups.clear()
+        self.passes = 0
 
 
 class Products:
@@ -48,7 +55,8 @@ class Products:
         self._partial: NDArray[Any] = np.zeros(0, number)
         self._project, self._back = project_all.compiled(number), back_all.compiled(number)
         plan = self._plan
-        plan["one"], plan["size"] = 1, np.dtype(number).itemsize
+        self._address, self._size = plan.ctypes.data, np.dtype(number).itemsize
+        plan["one"], plan["size"] = 1, self._size
         plan["sync"] = self._sync.ctypes.data
         plan["project"] = products.project.address(number)
         plan["back"] = products.back.address(number)
@@ -57,27 +65,28 @@ class Products:
         """(…, C) -> (…, R), X Wᵀ; or turned, (…, R) -> (…, C), X W."""
         w = weight.parameter.detach()
         flat = x.reshape(-1, x.shape[-1])
-        if 0 < len(flat) <= _FEW:
+        if 0 < flat.shape[0] <= _FEW:
+            self._plan["backwards"] = weight.passes % 2
+            weight.passes += 1
             y = self._run(self._back if turned else self._project, flat, w, w.shape[turned])
         else:
             y = flat @ (w if turned else w.t())
         return y.view(*x.shape[:-1], y.shape[-1])
 
     def _run(self, kernel: Any, x: Tensor, weight: Tensor, columns: int) -> Tensor:
-        plan, x = self._plan, x.contiguous()
-        y = torch.zeros(len(x), columns, dtype=x.dtype)
-        plan["threads"] = min(torch.get_num_threads(), 1 + weight.numel() // _WORTH)
-        plan["rows"], plan["columns"] = weight.shape
-        plan["count"], plan["theta"] = len(x), weight.data_ptr()
-        plan["x"], plan["y"] = x.data_ptr(), y.data_ptr()
-        room = len(x) * plans.width(weight.shape[1], int(plan["size"][0]))
-        needed = 2 * int(plan["threads"][0]) * room
-        if len(self._partial) < needed:
-            self._partial = np.zeros(needed, self._partial.dtype)
+        plan, x, (rows, inner) = self._plan, x.contiguous(), weight.shape
+        few = x.shape[0]
+        y = x.new_zeros(few, columns)
+        count = min(torch.get_num_threads(), 1 + rows * inner // _WORTH)
+        room = few * plans.width(inner, self._size)
+        if self._partial.size < 2 * count * room:
+            self._partial = np.zeros(2 * count * room, self._partial.dtype)
             plan["partial"] = self._partial.ctypes.data
-        plan["room"] = room
-        self._sync[:] = 0
-        threads.run(kernel, plan)
+        plan["threads"], plan["room"], plan["count"] = count, room, few
+        plan["rows"], plan["columns"], plan["theta"] = rows, inner, weight.data_ptr()
+        plan["x"], plan["y"] = x.data_ptr(), y.data_ptr()
+        self._sync.fill(0)
+        threads.run(kernel, self._address, count)
         return y
 
 
@@ -86,22 +95,23 @@ class _Map(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, anchor: Tensor | None, weight: Weight, turned: bool, run: Products
+        ctx: Any, x: Tensor, anchor: Tensor | None, use: tuple[Weight, bool, Products]
     ) -> Tensor:
         ctx.save_for_backward(x)
-        ctx.rest = weight, turned, run, anchor is not None
+        ctx.use, ctx.learns = use, anchor is not None
+        weight, turned, run = use
         return run.apply(x, weight, turned)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (x,), (weight, turned, run, learns) = ctx.saved_tensors, ctx.rest
-        if learns:
+        (x,), (weight, turned, run) = ctx.saved_tensors, ctx.use
+        if ctx.learns:
             flat = x.detach().reshape(-1, x.shape[-1])
             d = gradient.reshape(-1, gradient.shape[-1])
             weight.maps.append((d, flat) if turned else (flat, d))
         error = run.apply(gradient, weight, not turned) if ctx.needs_input_grad[0] else None
-        return error, None, None, None, None
+        return error, None, None
 
 
 class _LookUp(torch.autograd.Function):
@@ -175,7 +185,7 @@ class Capture(TorchFunctionMode):
             return self._run.apply(x, weight, turned != is_turned)
         apply: Any = _Map.apply
         anchor = self._anchor_of(weight, tensor)
-        result: Tensor = apply(x, anchor, weight, turned != is_turned, self._run)
+        result: Tensor = apply(x, anchor, (weight, turned != is_turned, self._run))
         return result
 
     def _linear(self, input: Any, weight: Any, bias: Any = None) -> Tensor | None:

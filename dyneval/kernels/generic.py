@@ -74,8 +74,14 @@ class Generic:
             count = targets.shape[1]
             read = Categorical(whole.log_probs[:, :count], whole.hidden[:, :count])
             self._learn(read.nats(targets).mean())
+        self._cut()
+
+    def _cut(self) -> None:
+        """End the segment."""
         self._open.clear()
         self._reader.cut()
+        for weight in self._weights:
+            weight.forget()
 
     def _learn(self, loss: Tensor) -> None:
         parameters = [weight.parameter for weight in self._weights]
@@ -93,10 +99,11 @@ class Generic:
         every = np.zeros(len(jobs), self._job)
         for place, job in enumerate(jobs):
             every[place] = job[0]
-        self._step["threads"] = torch.get_num_threads()
+        count = torch.get_num_threads()
+        self._step["threads"] = count
         self._step["jobs"], self._step["count"] = every.ctypes.data, len(every)
         self._sync[:] = 0
-        threads.run(self._move_all, self._step)
+        threads.run(self._move_all, self._step.ctypes.data, count)
 
     def _jobs(
         self, record: NDArray[Any], weight: Weight, gradient: Tensor | None, kept: list[Tensor]
@@ -123,8 +130,6 @@ class Generic:
             job = self._one(record, reads & RMS, x, self._ones[None], len(x))
             job["tokens"] = tokens.data_ptr()
             yield job
-        weight.maps.clear()
-        weight.lookups.clear()
 
     def _one(
         self, record: NDArray[Any], reads: int, x: Tensor, d: Tensor, count: int
@@ -138,8 +143,7 @@ class Generic:
     @torch.no_grad()
     def reset(self, *, weights: bool, state: bool) -> None:
         """Drop the open segment; go back to the trained weights, the zero state, or both."""
-        self._open.clear()
-        self._reader.cut()
+        self._cut()
         if state:
             self._reader.reset([0])
         if weights:
@@ -168,11 +172,7 @@ class Generic:
 def _beside(parts: list[Tensor], kept: list[Tensor]) -> Tensor:
     """Return the rows of all parts, as far apart as the kernels like them (`plans.width`)."""
     first = parts[0]
-    rows, columns = sum(map(len, parts)), first.shape[1]
+    rows, columns = sum(part.shape[0] for part in parts), first.shape[1]
     whole = first.new_empty(rows, plans.width(columns, first.element_size()))[:, :columns]
-    kept.append(whole)
-    start = 0
-    for part in parts:
-        whole[start : start + len(part)] = part
-        start += len(part)
+    kept.append(torch.cat(parts, out=whole))
     return whole

@@ -18,7 +18,8 @@ def project_all(pointer: Any) -> None:
     first, last = share(rows, enter(plan), plan.threads)
     call(
         plan.project,
-        (plan.theta, columns, first, last, plan.x, columns, 0, plan.count, plan.y, rows, 0),
+        (plan.theta, columns, first, last, plan.x, columns, 0, plan.count)
+        + (plan.y, rows, plan.backwards),
     )
 
 
@@ -31,7 +32,10 @@ def back_all(pointer: Any) -> None:
     first, last = share(rows, thread, plan.threads)
     part = partial(plan, 0, thread, count, columns)
     width = padded(plan, columns)
-    call(plan.back, (plan.theta, columns, first, last, plan.x, rows, 0, count, part, width, 0))
+    call(
+        plan.back,
+        (plan.theta, columns, first, last, plan.x, rows, 0, count) + (part, width, plan.backwards),
+    )
     meet(plan)
     collect(plan, 0, thread, count, columns, plan.y, columns)
 

@@ -18,9 +18,10 @@ from numba.core import cgutils, types
 
 from dyneval.kernels.compiling import PLACE, intrinsic, jit, kernel
 from dyneval.kernels.plans import PRIOR, RMS, Record, at, only, weight
-from dyneval.kernels.products import FIRST_CACHE, TOKENS, Matrix, by_count, over_rows, plus
+from dyneval.kernels.products import TOKENS, Matrix, by_count, over_rows, plus
 from dyneval.kernels.vectors import INTEGER, Lanes, Total, Vector, over_columns
 
+_FIRST_CACHE = 16384  # bytes of it that inputs may take
 _ROWS = 4  # of a tile, where there are too many inputs for registers or the first cache
 _AHEAD = 4  # vectors: such a tile is too slow for the processor to fetch ahead by itself
 
@@ -129,7 +130,7 @@ def _move(
         taken = builder.mul(number, builder.sub(right, left))
         is_few = builder.and_(
             builder.icmp_signed("<=", number, INTEGER(TOKENS)),
-            builder.icmp_signed("<=", taken, INTEGER(FIRST_CACHE * 8 // lanes.bits)),
+            builder.icmp_signed("<=", taken, INTEGER(_FIRST_CACHE * 8 // lanes.bits)),
         )
         with builder.if_else(is_few) as (then, otherwise):
             with then:
