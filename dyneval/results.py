@@ -1,8 +1,9 @@
 """Results: the nats of every scored token, from which every figure is derived.
 
 Nats are summed and divided once; what they are divided by are the tokens that were scored, and
-their words, characters and bytes, only. A result is a JSON file of the figures and settings, with
-an `.npz` of the arrays beside it.
+their words, characters and bytes, only. What one predictor gains over another is a view of the
+nats as well (`significance`). A result is a JSON file of the figures and settings, with an `.npz`
+of the arrays beside it.
 """
 
 from __future__ import annotations
@@ -12,16 +13,23 @@ import math
 import zipfile
 import zlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dyneval import storage
+from dyneval import significance, storage
+from dyneval.significance import Comparison, Estimate
 
 Array = NDArray[Any]
 ENDINGS = (".json",)
+QUOTED = {  # of a vocabulary: the figure people quote
+    "words": "perplexity",
+    "characters": "bits_per_character",
+    "bytes": "bits_per_byte",
+}
 UNREADABLE = (
     *(OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error),
     *(KeyError, ValueError, TypeError, AttributeError, IndexError),
@@ -93,9 +101,22 @@ class Result:
     scored: Scored
     scores: dict[str, Score] = field(default_factory=dict)
 
+    @cached_property
+    def gains(self) -> dict[str, Comparison]:
+        """What predictors gain over the first; those that scored as many tokens, two or more."""
+        first = next(iter(self.scores), "")
+        return {
+            name: significance.compare(self.scores[first].nats, score.nats)
+            for name, score in self.scores.items()
+            if name != first and len(score.nats) == len(self.scores[first].nats) > 1
+        }
+
     def to_json(self) -> dict[str, Any]:
-        """Return the figures of each predictor, and `run`."""
+        """Return the figures of each predictor, with its `gain` over the first, and `run`."""
         figures = {name: score.figures(self.scored) for name, score in self.scores.items()}
+        for name, comparison in self.gains.items():
+            figure = QUOTED[self.run["vocabulary"]["kind"]]
+            figures[name]["gain"] = {"over": next(iter(figures)), **gain(comparison, figure)}
         return {**figures, "run": self.run}
 
     def save(self, path: Path | str) -> None:
