@@ -154,8 +154,9 @@ def _autocovariances(series: Array, bounds: Array, lags: int) -> Array:
     for start, end in zip(bounds[:-1], bounds[1:], strict=True):
         part = series[start:end] - series[start:end].mean()
         reach = min(lags, len(part) - 1)
-        power = np.abs(np.fft.rfft(part, 1 << (len(part) + reach - 1).bit_length())) ** 2
-        total[: reach + 1] += np.fft.irfft(power)[: reach + 1]
+        size = 1 << (len(part) + reach).bit_length()  # with zeros, so that ends do not meet
+        power = np.abs(np.fft.rfft(part, size)) ** 2
+        total[: reach + 1] += np.fft.irfft(power, size)[: reach + 1]
     return total / len(series)
 
 
@@ -213,8 +214,8 @@ def _blocks(bounds: Array, length: int) -> _Draws:
     freedom = units - documents
     if length < 1 or freedom < 1:
         raise ValueError(
-            f"{count} tokens in {documents} documents are too few for blocks of {length}; give a "
-            "block length of 1 or more that fits into a document twice"
+            f"blocks of {length} cannot be drawn from {count} tokens (documents: {documents}); "
+            "give a block length of 1 or more that fits into a document twice"
         )
     origin, choice, size = np.array(origins), np.array(choices), np.array(sizes)
 
