@@ -91,7 +91,7 @@ def pairs(compared: list[dict[str, Any]], files: list[str]) -> Group:
         gain = pair["gain"]
         name = pair["a"] if pair["a"] == pair["b"] else f"{pair['b']} over {pair['a']}"
         relative = "–" if gain["relative"] is None else f"{gain['relative']:+.1%}"
-        clear = f"{'yes' if gain['significant'] else 'no'} (p = {gain['p_value']:.3f})"
+        clear = f"{'yes' if gain['significant'] else 'no'}, p {gain['p_value']:.3f}"
         first, second = (_number(value, digits) for value in pair["figures"])
         grid.add_row(Text(name), first, second, relative + _interval(gain), clear)
     same = len(set(files)) == 1

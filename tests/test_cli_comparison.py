@@ -45,10 +45,10 @@ def test_predictors_of_the_same_name(command, pair):
     assert dynamic["gain"]["relative"] == pytest.approx(1 - high / low)
     assert dynamic["gain"]["significant"]
     table = rows(command("compare", *pair))
-    assert table["static"][2:] == ["+0.0% (0.0..0.0)", "no (p = 1.000)"]
+    assert table["static"][2:] == ["+0.0% (0.0..0.0)", "no, p 1.000"]
     gain = dynamic["gain"]
     cell = f"{gain['relative']:+.1%} ({100 * gain['low']:.1f}..{100 * gain['high']:.1f})"
-    assert table["dynamic"] == [f"{low:.2f}", f"{high:.2f}", cell, "yes (p = 0.001)"]
+    assert table["dynamic"] == [f"{low:.2f}", f"{high:.2f}", cell, "yes, p 0.001"]
 
 
 def test_one_result_alone(command, saved):

@@ -92,8 +92,8 @@ def test_pairs_of_two_results():
     (row,) = [line for line in text.splitlines() if "dynamic over static" in line]
     low, high = (100 * gained["gain"][name] for name in ("low", "high"))
     assert f"({low:.1f}..{high:.1f})" in row
-    assert "yes (p = 0.001)" in row
-    assert re.search(r"lost over static .* – .* – .* yes \(p = 0.001\)", text)
+    assert "yes, p 0.001" in row
+    assert re.search(r"lost over static .* – .* – .* yes, p 0.001", text)
     assert "A: [a].json" in text
     assert "B: [b].json" in text
     console.print(report.pairs([lost], ["a.json", "a.json"]))
