@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dyneval.rules import Decay, Rms, RmsDecay, Rule, Sgd, Term
     from dyneval.run import Run
     from dyneval.settings import Settings
+    from dyneval.significance import Comparison, compare
     from dyneval.streams import PAD, segments
     from dyneval.vocabularies import Text, Vocabulary
 
@@ -28,6 +29,7 @@ __all__ = [
     "Categorical",
     "Checkpoint",
     "Collector",
+    "Comparison",
     "Corpus",
     "Decay",
     "Dynamic",
@@ -45,6 +47,7 @@ __all__ = [
     "Term",
     "Text",
     "Vocabulary",
+    "compare",
     "evaluate",
     "segments",
 ]
@@ -62,6 +65,7 @@ _HOMES = {
     "rules": ("Decay", "Rms", "RmsDecay", "Rule", "Sgd", "Term"),
     "run": ("Run",),
     "settings": ("Settings",),
+    "significance": ("Comparison", "compare"),
     "streams": ("PAD", "segments"),
     "vocabularies": ("Text", "Vocabulary"),
 }

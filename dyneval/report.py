@@ -12,12 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from dyneval import storage
-from dyneval.results import Result
+from dyneval.results import QUOTED, Result
 
-UNITS = {  # of a vocabulary: the figure people quote, its name, its decimals
-    "words": ("perplexity", "perplexity", 2),
-    "characters": ("bits_per_character", "bits/character", 4),
-    "bytes": ("bits_per_byte", "bits/byte", 4),
+UNITS = {  # of a vocabulary: the name of the figure people quote, its decimals
+    "words": ("perplexity", 2),
+    "characters": ("bits/character", 4),
+    "bytes": ("bits/byte", 4),
 }
 ENDINGS = (".png", ".svg", ".pdf")
 COLOURS = ("#888888", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -33,7 +33,8 @@ def running(nats: float, kind: str) -> str:
 def table(result: Result) -> Group:
     """Return a table of the predictors side by side, with what each gains over the first."""
     run = result.run
-    key, name, digits = UNITS[run["vocabulary"]["kind"]]
+    key = QUOTED[run["vocabulary"]["kind"]]
+    name, digits = UNITS[run["vocabulary"]["kind"]]
     title = Text(f"{run['model']} on {run['corpus']} ({run['split']})")  # its [] are no markup
     grid = Table(title=title, title_justify="left")
     for column in ("", "tokens", name, "bits/token", "gain", "tokens/s"):
@@ -46,10 +47,14 @@ def table(result: Result) -> Group:
         first = first or row
         same = row["tokens"] == first["tokens"]
         gain = _gain(row[key], first[key]) if same and row is not first else ""
+        gain += _interval(row["gain"]) if "gain" in row else ""
         pace = row["tokens"] / row["seconds"] if row["seconds"] else 0
         cells = (_number(row[key], digits), _number(row["bits_per_token"], 4), gain)
         grid.add_row(predictor, f"{row['tokens']:,}", *cells, f"{pace:,.0f}")
     lines = [Text(f"{name}: {rule}", style="dim") for name, rule in run["rule"].items()]
+    if result.gains:
+        over = next(iter(result.scores))
+        lines.append(Text(f"gain: over {over}, with its interval of 95%", style="dim"))
     engines = run["engines"]
     same = len(set(engines.values())) == 1
     for name, engine in list(engines.items())[: 1 if same else None]:
@@ -66,6 +71,34 @@ def _number(value: float | None, digits: int) -> str:
 def _gain(value: float | None, first: float | None) -> str:
     """Return by how much a figure is lower than the first one."""
     return "" if not value or not first else f"{(first - value) / first:+.1%}"
+
+
+def _interval(gain: dict[str, Any]) -> str:
+    """Return the interval of a relative gain, in percent."""
+    if gain["low"] is None:
+        return ""
+    return f" ({100 * gain['low']:.1f}..{100 * gain['high']:.1f})"
+
+
+def pairs(compared: list[dict[str, Any]], files: list[str]) -> Group:
+    """Return a table of what `results.compare` found, a row each, and the files below it."""
+    gain = compared[0]["gain"]
+    grid = Table(title=Text(gain["figure"].replace("_", " ")), title_justify="left")
+    for column in ("", "A", "B", f"gain ({100 * gain['level']:.4g}%)", "significant"):
+        grid.add_column(column, justify="right" if column else "left")
+    digits = 2 if "perplexity" in gain["figure"] else 4
+    for pair in compared:
+        gain = pair["gain"]
+        name = pair["a"] if pair["a"] == pair["b"] else f"{pair['b']} over {pair['a']}"
+        relative = "–" if gain["relative"] is None else f"{gain['relative']:+.1%}"
+        clear = f"{'yes' if gain['significant'] else 'no'}, p {gain['p_value']:.3f}"
+        first, second = (_number(value, digits) for value in pair["figures"])
+        grid.add_row(Text(name), first, second, relative + _interval(gain), clear)
+    same = len(set(files)) == 1
+    lines = [
+        Text(f"{letter}: {file}", style="dim") for letter, file in zip("AB", files, strict=True)
+    ]
+    return Group(grid, *([Text(f"A, B: {files[0]}", style="dim")] if same else lines))
 
 
 def show(result: Result) -> None:
@@ -98,7 +131,7 @@ def figure(result: Result, path: Path | str) -> None:
         points = np.unique(np.linspace(skip, count - 1, 2000).astype(int))
         axis.plot(points + 1, figure_[points], color=colour, label=name, linewidth=1.6)
     axis.set_xlabel(f"{kind} read" if unit else "tokens read")
-    axis.set_ylabel(f"{UNITS[kind][1]} so far")
+    axis.set_ylabel(f"{UNITS[kind][0]} so far")
     title = f"{result.run['model']} on {result.run['corpus']}"
     axis.set_title(title, loc="left", fontsize=11, parse_math=False)  # a name may hold a $
     axis.spines[["top", "right"]].set_visible(False)

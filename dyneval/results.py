@@ -1,8 +1,9 @@
 """Results: the nats of every scored token, from which every figure is derived.
 
 Nats are summed and divided once; what they are divided by are the tokens that were scored, and
-their words, characters and bytes, only. A result is a JSON file of the figures and settings, with
-an `.npz` of the arrays beside it.
+their words, characters and bytes, only. What one predictor gains over another is a view of the
+nats as well (`significance`). A result is a JSON file of the figures and settings, with an `.npz`
+of the arrays beside it.
 """
 
 from __future__ import annotations
@@ -12,16 +13,31 @@ import math
 import zipfile
 import zlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dyneval import storage
+from dyneval import significance, storage
+from dyneval.significance import Comparison
 
 Array = NDArray[Any]
 ENDINGS = (".json",)
+QUOTED = {  # of a vocabulary: the figure people quote
+    "words": "perplexity",
+    "characters": "bits_per_character",
+    "bytes": "bits_per_byte",
+}
+FIGURES = {  # that can be compared; what a perplexity is per, if not per token
+    "perplexity": None,
+    "word_perplexity": "words",
+    "byte_perplexity": "bytes",
+    "bits_per_token": None,
+    "bits_per_character": None,
+    "bits_per_byte": None,
+}
 UNREADABLE = (
     *(OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error),
     *(KeyError, ValueError, TypeError, AttributeError, IndexError),
@@ -93,9 +109,22 @@ class Result:
     scored: Scored
     scores: dict[str, Score] = field(default_factory=dict)
 
+    @cached_property
+    def gains(self) -> dict[str, Comparison]:
+        """What predictors gain over the first; those that scored as many tokens, two or more."""
+        first = next(iter(self.scores), "")
+        return {
+            name: significance.compare(self.scores[first].nats, score.nats)
+            for name, score in self.scores.items()
+            if name != first and len(score.nats) == len(self.scores[first].nats) > 1
+        }
+
     def to_json(self) -> dict[str, Any]:
-        """Return the figures of each predictor, and `run`."""
+        """Return the figures of each predictor, with its `gain` over the first, and `run`."""
         figures = {name: score.figures(self.scored) for name, score in self.scores.items()}
+        for name, comparison in self.gains.items():
+            gain = _gain(comparison, QUOTED[self.run["vocabulary"]["kind"]])
+            figures[name]["gain"] = {"over": next(iter(figures)), **gain}
         return {**figures, "run": self.run}
 
     def save(self, path: Path | str) -> None:
@@ -133,3 +162,82 @@ def load(path: Path | str) -> Result:
             f"{path} and the .npz beside it are no whole result of `evaluate --save`: {reason}"
         ) from None
     return Result(run, scored, scores)
+
+
+def _gain(comparison: Comparison, figure: str) -> dict[str, Any]:
+    """Return by what part a figure is lower, and how many nats that are, as JSON values."""
+    relative = comparison.perplexity if "perplexity" in figure else comparison.bits
+    return {
+        "figure": figure,
+        **dict(zip(("relative", "low", "high"), relative or [None] * 3, strict=True)),
+        **dict(zip(("nats_per_token", "nats_low", "nats_high"), comparison.nats, strict=True)),
+        "standard_error": comparison.standard_error,
+        "p_value": comparison.p_value,
+        "significant": comparison.significant,
+        "level": comparison.level,
+        "block_length": comparison.block_length,
+        "documents": comparison.documents,
+    }
+
+
+def compare(
+    first: Result,
+    second: Result,
+    names: tuple[str, str],
+    *,
+    figure: str | None = None,
+    block_length: int | None = None,
+    level: float = 0.95,
+) -> dict[str, Any]:
+    """Return what a predictor of the second result gains over one of the first, as JSON values.
+
+    The figure is the one people quote, unless another is named.
+    """
+    _check_same_text(first, second)
+    figure = figure or QUOTED[first.run["vocabulary"]["kind"]]
+    if figure not in FIGURES:
+        raise ValueError(f"there is no figure {figure!r}; give one of {', '.join(FIGURES)}")
+    scores = []
+    for result, name in zip((first, second), names, strict=True):
+        if name not in result.scores:
+            known = ", ".join(result.scores)
+            raise ValueError(f"there is no predictor {name!r}; give one of {known}")
+        scores.append(result.scores[name])
+        if scores[-1].diverged:
+            raise ValueError(
+                f"{scores[-1].diverged.split(':')[0]}; compare predictors that read all of the text"
+            )
+    unit = FIGURES[figure]
+    comparison = significance.compare(
+        scores[0].nats,
+        scores[1].nats,
+        sizes=getattr(first.scored, unit) if unit else None,
+        block_length=block_length,
+        level=level,
+    )
+    values = [score.figures(first.scored)[figure] for score in scores]
+    gain = {"over": names[0], **_gain(comparison, figure)}
+    return {"a": names[0], "b": names[1], "figures": values, "gain": gain}
+
+
+def _check_same_text(first: Result, second: Result) -> None:
+    """Raise an error that names what keeps two results from being compared."""
+    same = "compare results of the same text, read in the same way"
+    for name in ("split", "checksum", "first_token"):
+        values = first.run.get(name), second.run.get(name)
+        if values[0] != values[1]:
+            raise ValueError(
+                f"the results differ in their {name}: {values[0]}, {values[1]}; {same}"
+            )
+    tokens = [result.scored.tokens for result in (first, second)]
+    if len(tokens[0]) != len(tokens[1]):
+        raise ValueError(
+            f"the results differ in their tokens: {len(tokens[0]):,}, {len(tokens[1]):,}; {same}"
+        )
+    # the ids of symbols may differ, but not what is one symbol, as all are that are <unk>
+    pairs = tokens[0].astype(np.int64) << 32 | tokens[1]
+    if len({len(np.unique(each)) for each in (*tokens, pairs)}) > 1:
+        raise ValueError(
+            "the results differ in their vocabularies: symbols that one tells apart are one for "
+            f"the other; {same}"
+        )

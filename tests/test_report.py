@@ -10,6 +10,8 @@ from rich.console import Console
 
 from dyneval import report
 from dyneval.results import Result, Score, Scored
+from dyneval.results import compare as compare_results
+from dyneval.significance import compare
 
 SIZES = {"words": (1, 6, 7), "characters": (0, 1, 2), "bytes": (0, 1, 1)}
 
@@ -46,14 +48,14 @@ def cells(text, name):
 @pytest.mark.parametrize(
     ("kind", "figures"),
     [
-        ("words", [["8.00", "3.0000"], ["4.00", "2.0000", "+50.0%"]]),
-        ("characters", [["3.0000", "3.0000"], ["2.0000", "2.0000", "+33.3%"]]),
-        ("bytes", [["3.0000", "3.0000"], ["2.0000", "2.0000", "+33.3%"]]),
+        ("words", [["8.00", "3.0000"], ["4.00", "2.0000", "+50.0%", "(50.0..50.0)"]]),
+        ("characters", [["3.0000", "3.0000"], ["2.0000", "2.0000", "+33.3%", "(33.3..33.3)"]]),
+        ("bytes", [["3.0000", "3.0000"], ["2.0000", "2.0000", "+33.3%", "(33.3..33.3)"]]),
     ],
 )
 def test_the_table_shows_the_figure_people_quote(kind, figures):
     eight, four = np.full(2000, np.log(8)), np.full(2000, np.log(4))
-    text = printed(result_of(kind, static=eight, dynamic=four, note="a piece"))
+    text = printed(result_of(kind, static=eight, dynamic=four, note="a piece"), 100)
     assert cells(text, "static") == ["static", "2,000", *figures[0], "4,000"]
     assert cells(text, "dynamic") == ["dynamic", "2,000", *figures[1], "4,000"]
     assert {"words": "perplexity", "characters": "bits/character", "bytes": "bits/byte"}[
@@ -62,6 +64,40 @@ def test_the_table_shows_the_figure_people_quote(kind, figures):
     assert "models/a on some $1 text [of $2] (valid)" in " ".join(text.split())
     assert "dynamic: n = 5" in text
     assert "a piece" in text
+
+
+def test_a_gain_has_an_interval():
+    """That of the figure people quote: of perplexity for words, and of bits elsewhere."""
+    static, dynamic = np.random.default_rng(2).exponential((3.0, 2.5), (2000, 2)).T
+    gain = compare(static, dynamic)
+    for kind, expected in {"words": gain.perplexity, "bytes": gain.bits}.items():
+        result = result_of(kind, static=static, dynamic=dynamic)
+        value, low, high = (100 * number for number in expected)
+        text = printed(result, 100)
+        assert f"{value:+.1f}% ({low:.1f}..{high:.1f})" in text
+        assert "gain: over static, with its interval of 95%" in text
+        assert result.to_json()["dynamic"]["gain"]["low"] == expected.low
+
+
+def test_pairs_of_two_results():
+    """Also where a gain is no number, and where a file has a name with [] in it."""
+    static, dynamic = np.random.default_rng(3).exponential((3.0, 2.5), (2000, 2)).T
+    result = result_of("bytes", static=static, dynamic=dynamic, lost=np.full(2000, 1e4))
+    lost = compare_results(result, result, ("static", "lost"), figure="perplexity")
+    gained = compare_results(result, result, ("static", "dynamic"), figure="perplexity", level=0.9)
+    console = Console(width=100, file=io.StringIO())
+    console.print(report.pairs([gained, lost], ["[a].json", "[b].json"]))
+    text = console.file.getvalue()
+    assert "gain (90%)" in text
+    (row,) = [line for line in text.splitlines() if "dynamic over static" in line]
+    low, high = (100 * gained["gain"][name] for name in ("low", "high"))
+    assert f"({low:.1f}..{high:.1f})" in row
+    assert "yes, p 0.001" in row
+    assert re.search(r"lost over static .* – .* – .* yes, p 0.001", text)
+    assert "A: [a].json" in text
+    assert "B: [b].json" in text
+    console.print(report.pairs([lost], ["a.json", "a.json"]))
+    assert "A, B: a.json" in console.file.getvalue()
 
 
 def test_the_engine_is_named_once_where_all_had_the_same():

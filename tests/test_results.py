@@ -4,7 +4,7 @@ import re
 import numpy as np
 import pytest
 
-from dyneval import results, storage
+from dyneval import results, significance, storage
 from dyneval.results import Result, Score, Scored
 
 RUN = {"model": "a", "corpus": "größe", "threads": 1}
@@ -93,6 +93,102 @@ def test_a_result_is_saved_and_loaded(result, tmp_path):
     assert found.to_json() == result.to_json() == storage.read_json(path)
     result.save(path)  # over what is there
     assert results.load(str(path)).to_json() == result.to_json()
+
+
+# Gains
+
+
+def long_result(vocabulary="words", **changes):
+    """Two predictors of 400 tokens, each of two bytes and a half of a word."""
+    nats = np.random.default_rng(1).exponential((3.0, 2.5), (400, 2)).T
+    count = changes.pop("count", 400)
+    scored = Scored(np.arange(count) % 50, *(np.full(count, k, np.int32) for k in (1, 2, 2)))
+    scored.words[::2] = 0
+    run = {"vocabulary": {"kind": vocabulary}, "checksum": "a", "split": "test"} | changes
+    scores = {
+        name: Score(values[:count], 1.0)
+        for name, values in zip(("static", "dynamic"), nats, strict=True)
+    }
+    return Result(run | {"first_token": "unscored"}, scored, scores)
+
+
+@pytest.mark.parametrize("kind", ["words", "bytes"])
+def test_all_but_the_first_have_a_gain(kind, tmp_path):
+    result = long_result(kind)
+    nats = [score.nats for score in result.scores.values()]
+    expected = significance.compare(*nats)
+    found = result.to_json()
+    assert "gain" not in found["static"]
+    relative = expected.perplexity if kind == "words" else expected.bits
+    figure = {"words": "perplexity", "bytes": "bits_per_byte"}[kind]
+    assert found["dynamic"]["gain"] == {
+        "over": "static",
+        "figure": figure,
+        "relative": relative.value,
+        "low": relative.low,
+        "high": relative.high,
+        "nats_per_token": expected.nats.value,
+        "nats_low": expected.nats.low,
+        "nats_high": expected.nats.high,
+        "standard_error": expected.standard_error,
+        "p_value": expected.p_value,
+        "significant": expected.significant,
+        "level": 0.95,
+        "block_length": expected.block_length,
+        "documents": 1,
+    }
+    gained = 1 - found["dynamic"][figure] / found["static"][figure]
+    assert found["dynamic"]["gain"]["relative"] == pytest.approx(gained)
+    result.save(tmp_path / "result.json")
+    loaded = results.load(tmp_path / "result.json")
+    assert loaded.to_json() == found == storage.read_json(tmp_path / "result.json")
+
+
+@pytest.mark.parametrize("figure", results.FIGURES)
+def test_every_figure_can_be_compared(figure):
+    """The relative gain is by what part the figure itself is lower."""
+    result = long_result()
+    found = results.compare(result, result, ("static", "dynamic"), figure=figure, block_length=7)
+    static, dynamic = (result.to_json()[name][figure] for name in ("static", "dynamic"))
+    assert found["figures"] == [static, dynamic]
+    assert found["gain"]["relative"] == pytest.approx(1 - dynamic / static)
+    assert found["gain"]["low"] < found["gain"]["relative"] < found["gain"]["high"]
+    assert (found["gain"]["figure"], found["gain"]["block_length"]) == (figure, 7)
+
+
+def test_symbols_may_have_other_numbers():
+    """But those that are one for one result, as all that are <unk>, are one for the other."""
+    first, second = long_result(), long_result()
+    second.scored.tokens[:] = 49 - second.scored.tokens
+    assert results.compare(first, second, ("static", "static"))["gain"]["relative"] == 0
+    second.scored.tokens[second.scored.tokens < 3] = 0
+    with pytest.raises(ValueError, match="the results differ in their vocabularies: "):
+        results.compare(first, second, ("static", "static"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"checksum": "b"}, "the results differ in their checksum: a, b; compare results of"),
+        ({"split": "valid"}, "the results differ in their split: test, valid; compare"),
+        ({"count": 399}, "the results differ in their tokens: 400, 399; compare"),
+    ],
+)
+def test_results_that_cannot_be_compared(changes, message):
+    with pytest.raises(ValueError, match=message):
+        results.compare(long_result(), long_result(**changes), ("static", "static"))
+
+
+def test_what_a_result_does_not_have_cannot_be_compared():
+    result = long_result()
+    with pytest.raises(ValueError, match="no predictor 'fast'; give one of static, dynamic"):
+        results.compare(result, result, ("static", "fast"))
+    with pytest.raises(ValueError, match="no figure 'speed'; give one of perplexity, word_"):
+        results.compare(result, result, ("static", "dynamic"), figure="speed")
+    result.scores["dynamic"] = Score(np.ones(20), 1.0, "dynamic diverged at token 21: too fast")
+    with pytest.raises(ValueError, match="dynamic diverged at token 21; compare predictors"):
+        results.compare(result, result, ("static", "dynamic"))
+    assert "gain" not in result.to_json()["dynamic"]
 
 
 @pytest.mark.parametrize("name", ["result.npz", "result", "result.v2"])

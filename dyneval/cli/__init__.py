@@ -14,6 +14,7 @@ from typing import Any
 import typer
 
 from dyneval.cli.checkpoints import halve, import_charrnn, import_lstm
+from dyneval.cli.comparison import compare
 from dyneval.cli.evaluation import evaluate
 from dyneval.cli.statistics import gradient_stats, merge_stats
 from dyneval.cli.training import train
@@ -21,6 +22,7 @@ from dyneval.cli.tuning import tune
 
 COMMANDS: dict[str, Callable[..., None]] = {  # in the order in which --help lists them
     "evaluate": evaluate,
+    "compare": compare,
     "tune": tune,
     "gradient-stats": gradient_stats,
     "merge-stats": merge_stats,
