@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dyneval.corpora import Corpus
     from dyneval.evaluation import evaluate
+    from dyneval.generation import generate
     from dyneval.gradient_stats import GradientStats, Prior
     from dyneval.models import Checkpoint
     from dyneval.neural_cache import NeuralCache
@@ -46,6 +47,7 @@ __all__ = [
     "Text",
     "Vocabulary",
     "evaluate",
+    "generate",
     "segments",
 ]
 
@@ -53,6 +55,7 @@ __all__ = [
 _HOMES = {
     "corpora": ("Corpus",),
     "evaluation": ("evaluate",),
+    "generation": ("generate",),
     "gradient_stats": ("GradientStats", "Prior"),
     "models": ("Checkpoint",),
     "neural_cache": ("NeuralCache",),

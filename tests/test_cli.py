@@ -44,7 +44,10 @@ def test_help_is_instant():
     assert min(spent) < 0.3
 
 
-@pytest.mark.parametrize("name", ["evaluate", "tune", "gradient-stats", "merge-stats", "train"])
+@pytest.mark.parametrize(
+    "name",
+    ["evaluate", "generate", "tune", "gradient-stats", "merge-stats", "train"],
+)
 def test_every_command_has_help(command, name):
     done = command(name, "--help")
     assert (done.code, done.err) == (0, "")

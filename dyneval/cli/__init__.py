@@ -15,12 +15,14 @@ import typer
 
 from dyneval.cli.checkpoints import halve, import_charrnn
 from dyneval.cli.evaluation import evaluate
+from dyneval.cli.generation import generate
 from dyneval.cli.statistics import gradient_stats, merge_stats
 from dyneval.cli.training import train
 from dyneval.cli.tuning import tune
 
 COMMANDS: dict[str, Callable[..., None]] = {  # in the order in which --help lists them
     "evaluate": evaluate,
+    "generate": generate,
     "tune": tune,
     "gradient-stats": gradient_stats,
     "merge-stats": merge_stats,
