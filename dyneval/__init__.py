@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dyneval.run import Run
     from dyneval.settings import Settings
     from dyneval.streams import PAD, segments
+    from dyneval.timescales import Sequences, Timescales
     from dyneval.vocabularies import Text, Vocabulary
 
 __version__ = "0.1.0"
@@ -40,11 +41,13 @@ __all__ = [
     "RmsDecay",
     "Rule",
     "Run",
+    "Sequences",
     "Settings",
     "Sgd",
     "Static",
     "Term",
     "Text",
+    "Timescales",
     "Vocabulary",
     "evaluate",
     "generate",
@@ -66,6 +69,7 @@ _HOMES = {
     "run": ("Run",),
     "settings": ("Settings",),
     "streams": ("PAD", "segments"),
+    "timescales": ("Sequences", "Timescales"),
     "vocabularies": ("Text", "Vocabulary"),
 }
 

@@ -46,7 +46,7 @@ def test_help_is_instant():
 
 @pytest.mark.parametrize(
     "name",
-    ["evaluate", "generate", "tune", "gradient-stats", "merge-stats", "train"],
+    ["evaluate", "timescales", "generate", "tune", "gradient-stats", "merge-stats", "train"],
 )
 def test_every_command_has_help(command, name):
     done = command(name, "--help")
