@@ -215,6 +215,9 @@ class Sequences:
                 f"{self.count} sequences of {self.length} tokens tell nothing; give 2 or more, of "
                 "2 tokens or more"
             )
+        for name in self.predictors:
+            if name in ("buckets", "run"):  # a key of the result
+                raise ValueError(f"a predictor cannot be named {name!r}")
 
     def execute(
         self,
@@ -341,7 +344,8 @@ class _Shelf:
             if (path := self._path(k)).exists():
                 tensors, seconds = storage.read_tensors(path)
                 shapes = {name: tuple(nats.shape) for name, nats in tensors.items()}
-                if shapes != dict.fromkeys(self.names, (positions,)):
+                whole = shapes == dict.fromkeys(self.names, (positions,))
+                if not whole or not isinstance(seconds, dict) or shapes.keys() != seconds.keys():
                     raise ValueError(f"{path} holds no sequence of this run; give another folder")
                 found[k] = {
                     name: _Read(nats.numpy(), seconds[name]) for name, nats in tensors.items()

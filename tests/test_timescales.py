@@ -92,6 +92,7 @@ def test_progress_ends_where_the_work_does(checkpoints, shifted):
         (r"holds \d+ sequences of 31 tokens, and 5000 are needed", {"count": 5000}),
         ("holds 0 sequences of 99999 tokens, and 2 are needed", {"count": None, "length": 99999}),
         ("no split 'none'", {"split": "none"}),
+        ("cannot be named 'run'", {"predictors": {"run": Settings(5)}}),
     ],
 )
 def test_impossible_sequences(checkpoints, shifted, message, changes):
@@ -132,9 +133,11 @@ def test_a_folder_is_of_one_run(checkpoints, shifted, tmp_path):
         one.execute(folder=tmp_path)
     with pytest.raises(ValueError, match="another run than this one .of another length"):
         replace(one, length=30).execute(folder=tmp_path, resume=True)
-    storage.write_tensors(tmp_path / "000001.safetensors", {"static": torch.zeros(30)}, {})
-    with pytest.raises(ValueError, match="000001.* holds no sequence of this run"):
-        one.execute(folder=tmp_path, resume=True)
+    names = ("static", "dynamic", "sgd")
+    for tensors in ({"static": torch.zeros(30)}, {name: torch.zeros(30) for name in names}):
+        storage.write_tensors(tmp_path / "000001.safetensors", tensors, None)
+        with pytest.raises(ValueError, match="000001.* holds no sequence of this run"):
+            one.execute(folder=tmp_path, resume=True)
 
 
 def test_killed_and_resumed_it_ends_with_the_same_digits(checkpoints, shifted, tmp_path):
