@@ -16,11 +16,11 @@ from typing import Any, Protocol
 import torch
 from torch import Generator, Tensor
 
-from dyneval import corpora, gradient_stats, kernels, models, provenance
+from dyneval import corpora, kernels, models, provenance
 from dyneval.evaluation import evaluate
 from dyneval.predictors import Predictor
 from dyneval.reading import Categorical
-from dyneval.settings import Settings
+from dyneval.settings import Settings, find_statistics
 from dyneval.vocabularies import Unknown, Vocabulary
 
 
@@ -241,10 +241,8 @@ class Writing:
             if self.known != self.corpus:
                 rest = [corpora.load(self.known, corpus.vocabulary, self.unknown).read().tokens]
             known = {word for each in rest for word in words(corpus.vocabulary.show(each))}
-        stats = None
-        if settings.needs_statistics:
-            folder = models.folder_of(self.model)
-            stats = gradient_stats.belonging(checkpoint.model, folder, self.stats)
+        folder = models.folder_of(self.model)
+        stats = find_statistics([settings], checkpoint.model, folder, self.stats)
         predictor = settings.predictor(checkpoint.model, stats, self.engine)
         end = condition(predictor, part.stream, settings.segment_length, report)
         about = provenance.describe(self.model, checkpoint, corpus, self.split, stats) | {

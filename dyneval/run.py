@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dyneval import corpora, gradient_stats, kernels, models, provenance, storage
+from dyneval import corpora, kernels, models, provenance, storage
 from dyneval.evaluation import LIMIT_FACTOR, evaluate
 from dyneval.gradient_stats import GradientStats
 from dyneval.models import Checkpoint
 from dyneval.predictors import Predictor
 from dyneval.results import Result, Score, Scored
-from dyneval.settings import Settings
+from dyneval.settings import Settings, find_statistics
 from dyneval.vocabularies import Unknown
 
 FirstToken = Literal["unscored", "uniform"]
@@ -90,11 +90,9 @@ class Run:
                 f"{self.corpus} has too few tokens to read: {len(text)}, and needed are "
                 f"{first + 1} or more" + ", since the first of a text is not scored" * first
             )
-        stats = None
-        if any(settings.needs_statistics for settings in self.predictors.values()):
-            stats = gradient_stats.belonging(
-                checkpoint.model, models.folder_of(self.model), self.stats
-            )
+        stats = find_statistics(
+            self.predictors.values(), checkpoint.model, models.folder_of(self.model), self.stats
+        )
         predictors = {
             name: settings.predictor(checkpoint.model, stats, self.engine)
             for name, settings in self.predictors.items()

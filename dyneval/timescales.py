@@ -22,11 +22,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dyneval import corpora, gradient_stats, kernels, models, provenance, storage
+from dyneval import corpora, kernels, models, provenance, storage
 from dyneval.evaluation import LIMIT_FACTOR, evaluate
 from dyneval.neural_cache import Base
 from dyneval.predictors import Predictor
-from dyneval.settings import Settings
+from dyneval.settings import Settings, find_statistics
 from dyneval.vocabularies import Unknown
 
 Array = NDArray[np.float64]
@@ -237,10 +237,9 @@ class Sequences:
         checkpoint = models.load(self.model)
         corpus = corpora.load(self.corpus, checkpoint.vocabulary, self.unknown)
         rows = self._cut(corpus.read(self.split).stream[0])
-        stats = None
-        if any(settings.needs_statistics for settings in self.predictors.values()):
-            home = models.folder_of(self.model)
-            stats = gradient_stats.belonging(checkpoint.model, home, self.stats)
+        stats = find_statistics(
+            self.predictors.values(), checkpoint.model, models.folder_of(self.model), self.stats
+        )
 
         def make(name: str) -> Base:
             return self.predictors[name].predictor(checkpoint.model, stats, self.engine)
@@ -318,7 +317,7 @@ class _Reading:
                     f"token {place + 1}: its probabilities left all bounds; lower the learning "
                     "rate (--learning-rate) or raise --epsilon"
                 )
-            nats[:, place : place + segment.shape[1]] = segment
+            nats[:, place : place + segment.shape[1]] = segment.cpu()
             place += segment.shape[1]
             now = time.perf_counter()
             if self.report and (now - reported > 0.1 or place == positions):
