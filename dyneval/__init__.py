@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dyneval.corpora import Corpus
     from dyneval.evaluation import evaluate
+    from dyneval.generation import generate
     from dyneval.gradient_stats import GradientStats, Prior
     from dyneval.models import Checkpoint
     from dyneval.neural_cache import NeuralCache
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from dyneval.settings import Settings
     from dyneval.significance import Comparison, compare
     from dyneval.streams import PAD, segments
+    from dyneval.timescales import Sequences, Timescales
     from dyneval.vocabularies import Text, Vocabulary
 
 __version__ = "0.1.0"
@@ -41,14 +43,17 @@ __all__ = [
     "RmsDecay",
     "Rule",
     "Run",
+    "Sequences",
     "Settings",
     "Sgd",
     "Static",
     "Term",
     "Text",
+    "Timescales",
     "Vocabulary",
     "compare",
     "evaluate",
+    "generate",
     "segments",
 ]
 
@@ -56,6 +61,7 @@ __all__ = [
 _HOMES = {
     "corpora": ("Corpus",),
     "evaluation": ("evaluate",),
+    "generation": ("generate",),
     "gradient_stats": ("GradientStats", "Prior"),
     "models": ("Checkpoint",),
     "neural_cache": ("NeuralCache",),
@@ -67,6 +73,7 @@ _HOMES = {
     "settings": ("Settings",),
     "significance": ("Comparison", "compare"),
     "streams": ("PAD", "segments"),
+    "timescales": ("Sequences", "Timescales"),
     "vocabularies": ("Text", "Vocabulary"),
 }
 

@@ -13,6 +13,8 @@ from torch import Tensor
 from dyneval.predictors import Predictor
 from dyneval.streams import segments
 
+LIMIT_FACTOR = 20  # a segment so many times worse than a uniform guess means divergence
+
 
 def evaluate(predictor: Predictor, stream: Tensor, segment_length: int) -> Iterator[Tensor]:
     """Yield the nats of each segment of a (B, T) stream, learning from each once it is scored.

@@ -8,7 +8,6 @@ of the arrays beside it.
 
 from __future__ import annotations
 
-import io
 import math
 import zipfile
 import zlib
@@ -133,10 +132,7 @@ class Result:
         storage.check_writable(path, ENDINGS)
         arrays = {f"nats.{name}": score.nats for name, score in self.scores.items()}
         arrays |= {f"scored.{name}": value for name, value in vars(self.scored).items()}
-        packed = io.BytesIO()
-        np.savez_compressed(packed, **arrays)  # type: ignore[arg-type]
-        with storage.replacing(path.with_suffix(".npz")) as temporary:
-            temporary.write_bytes(packed.getvalue())
+        storage.write_arrays(path.with_suffix(".npz"), arrays)
         storage.write_json(path, self.to_json())
 
 

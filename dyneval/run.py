@@ -8,10 +8,9 @@ goes on from there to the same digits.
 from __future__ import annotations
 
 import math
-import platform
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,18 +18,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import dyneval
-from dyneval import corpora, gradient_stats, kernels, models, storage
-from dyneval.evaluation import evaluate
+from dyneval import corpora, kernels, models, provenance, storage
+from dyneval.evaluation import LIMIT_FACTOR, evaluate
 from dyneval.gradient_stats import GradientStats
 from dyneval.models import Checkpoint
 from dyneval.predictors import Predictor
 from dyneval.results import Result, Score, Scored
-from dyneval.settings import Settings
+from dyneval.settings import Settings, find_statistics
 from dyneval.vocabularies import Unknown
 
 FirstToken = Literal["unscored", "uniform"]
-LIMIT_FACTOR = 20  # a segment so many times worse than a uniform guess means divergence
 
 
 class Progress(NamedTuple):
@@ -93,11 +90,9 @@ class Run:
                 f"{self.corpus} has too few tokens to read: {len(text)}, and needed are "
                 f"{first + 1} or more" + ", since the first of a text is not scored" * first
             )
-        stats = None
-        if any(settings.needs_statistics for settings in self.predictors.values()):
-            stats = gradient_stats.belonging(
-                checkpoint.model, models.folder_of(self.model), self.stats
-            )
+        stats = find_statistics(
+            self.predictors.values(), checkpoint.model, models.folder_of(self.model), self.stats
+        )
         predictors = {
             name: settings.predictor(checkpoint.model, stats, self.engine)
             for name, settings in self.predictors.items()
@@ -125,33 +120,13 @@ class Run:
         stats: GradientStats | None,
     ) -> dict[str, Any]:
         """Return all that makes the result comparable, as JSON values."""
-        split = self.split or corpus.default_split
         rules = {name: str(row) for name, row in self.predictors.items()}
-        return {
-            "model": str(self.model),
-            "architecture": type(checkpoint.model).__name__,
-            "weights": sum(weight.numel() for weight in checkpoint.model.parameters()),
-            "model_hash": models.fingerprint(checkpoint.model),
-            "corpus": self.corpus,
-            "split": split,
-            "checksum": corpus.checksum(split),
-            "note": corpus.note,
+        return provenance.describe(self.model, checkpoint, corpus, self.split, stats) | {
             "tokens": tokens,
             "limit": self.limit,
-            "vocabulary": {"kind": checkpoint.vocabulary.kind, "size": len(checkpoint.vocabulary)},
-            "unknown": self.unknown,
             "first_token": self.first_token,
             "rule": rules,
             "predictors": {name: row.to_json() for name, row in self.predictors.items()},
-            "statistics": asdict(stats.collection) if stats else None,
-            "versions": {
-                "dyneval": dyneval.__version__,
-                "torch": torch.__version__,
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-            },
-            "threads": torch.get_num_threads(),
-            "machine": f"{platform.system()} {platform.machine()}",
         }
 
 
@@ -160,22 +135,7 @@ class _Store:
 
     def __init__(self, folder: Path, about: dict[str, Any], resume: bool, every: float) -> None:
         self.folder, self.every = folder, every
-        run = folder / "run.json"
-        if run.exists() and not resume:
-            raise ValueError(
-                f"{folder} already holds a run; go on with it (--resume) or give another folder"
-            )
-        before = storage.read_json(run) if run.exists() else about
-        if before != about:
-            old = before if isinstance(before, dict) else {}
-            other = [name for name, value in about.items() if old.get(name) != value]
-            raise ValueError(
-                f"{folder} holds another run than this one (of another {', '.join(other)}); "
-                "resume it as it was begun, or give another folder"
-            )
-        for partial in folder.glob(".partial-*"):  # of a run that was killed while it wrote
-            partial.unlink()
-        storage.write_json(run, about)
+        storage.begin(folder, about, resume)
 
     def path(self, name: str) -> Path:
         """Return the file of a predictor."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dyneval import kernels, neural_cache, rules, storage
+from dyneval import gradient_stats, kernels, neural_cache, rules, storage
 from dyneval.gradient_stats import Average, GradientStats
 from dyneval.neural_cache import Base, NeuralCache, WarmUp
 from dyneval.predictors import Dynamic, Static
@@ -121,6 +121,18 @@ def read(path: Path | str) -> dict[str, Settings]:
         return {name: Settings(**row) for name, row in value["settings"].items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path} is no settings file of `dyneval tune`: {error}") from None
+
+
+def find_statistics(
+    rows: Iterable[Settings], model: Any, folder: Path, given: Path | str | None = None
+) -> GradientStats | None:
+    """Return the statistics given, or those in a checkpoint's folder, if any row needs them.
+
+    They must be there then, and the model's.
+    """
+    if not any(row.needs_statistics for row in rows):
+        return None
+    return gradient_stats.belonging(model, folder, given)
 
 
 def choose(

@@ -6,6 +6,7 @@ of another kind raises a ValueError that names the file.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import tempfile
@@ -14,7 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 
@@ -65,6 +69,26 @@ def read_json(path: Path) -> Any:
     return _read(path, lambda: json.loads(path.read_text("utf-8")), "JSON")
 
 
+def begin(folder: Path, about: dict[str, Any], resume: bool) -> None:
+    """Mark a folder as that of the run that `about` describes; with `resume` it may be already."""
+    run = folder / "run.json"
+    if run.exists() and not resume:
+        raise ValueError(
+            f"{folder} already holds a run; go on with it (--resume) or give another folder"
+        )
+    before = read_json(run) if run.exists() else about
+    if before != about:
+        old = before if isinstance(before, dict) else {}
+        other = [name for name, value in about.items() if old.get(name) != value]
+        raise ValueError(
+            f"{folder} holds another run than this one (of another {', '.join(other)}); "
+            "resume it as it was begun, or give another folder"
+        )
+    for partial in folder.glob(".partial-*"):  # of a run that was killed while it wrote
+        partial.unlink()
+    write_json(run, about)
+
+
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Any = None) -> None:
     """Write tensors, with a JSON value that describes them, as one safetensors file."""
     from safetensors.torch import save_file
@@ -72,6 +96,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Any = None) 
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as temporary:
         save_file(whole, temporary, {"about": json.dumps(about)})
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays as a packed .npz file."""
+    packed = io.BytesIO()
+    np.savez_compressed(packed, **arrays)  # type: ignore[arg-type]
+    with replacing(path) as temporary:
+        temporary.write_bytes(packed.getvalue())
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:

@@ -6,7 +6,9 @@ for, so that bits per character or byte need no guess.
 
 from __future__ import annotations
 
+import codecs
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -102,14 +104,31 @@ class Vocabulary:
         read = _read_words if self.kind == "words" else _read_characters
         return read(self, decode(raw, name), name, policy)
 
+    def spell(self, tokens: Iterable[int]) -> Iterator[str]:
+        """Yield the text of tokens as they come; joined, it is what reads as these tokens.
+
+        A character of several bytes comes with its last one. Bytes that are no UTF-8 become �.
+        """
+        if self.kind == "bytes":
+            decoder = codecs.getincrementaldecoder("utf-8")("replace")
+            for token in tokens:
+                yield decoder.decode(bytes([token]))
+            yield decoder.decode(b"", True)
+            return
+        space = ""
+        for token in tokens:
+            symbol = self.symbols[token]
+            if self.kind == "characters":
+                yield symbol
+            else:
+                yield "\n" if symbol == EOS else space + symbol
+                space = "" if symbol == EOS else " "
+
     def show(self, tokens: NDArray[Any]) -> str:
         """Return tokens as text that a person can read."""
         if self.kind == "bytes":
             return bytes(tokens.tolist()).decode("utf-8", "backslashreplace")
-        symbols = [self.symbols[token] for token in tokens.tolist()]
-        if self.kind == "characters":
-            return "".join(symbols)
-        return " ".join(symbols).replace(f" {EOS} ", "\n").replace(f" {EOS}", "\n")
+        return "".join(self.spell(tokens.tolist()))
 
     def to_json(self) -> dict[str, Any]:
         """Return this vocabulary as JSON values."""

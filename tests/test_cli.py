@@ -13,6 +13,7 @@ import torch
 from processes import json_of, one_line, process
 
 from dyneval import corpora, gradient_stats, models, settings, storage
+from dyneval.cli import COMMANDS
 
 FIGURES = (
     "tokens",
@@ -44,9 +45,7 @@ def test_help_is_instant():
     assert min(spent) < 0.3
 
 
-@pytest.mark.parametrize(
-    "name", ["evaluate", "compare", "tune", "gradient-stats", "merge-stats", "train"]
-)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(command, name):
     done = command(name, "--help")
     assert (done.code, done.err) == (0, "")

@@ -94,6 +94,25 @@ def test_words_and_bytes_are_shown():
     assert Vocabulary("bytes").show(np.array([0x61, 0xC3, 0xA9, 0xFF])) == "aé\\xff"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@given(written=TEXTS)
+@settings(deadline=None)
+def test_what_is_spelled_reads_as_the_same_tokens(kind, written):
+    vocabulary = Vocabulary.of(kind, written.encode() + b"\n")
+    tokens = vocabulary.read(written.encode()).tokens.tolist()
+    spelled = "".join(vocabulary.spell(tokens))
+    assert vocabulary.read(spelled.encode()).tokens.tolist() == tokens
+    if kind != "words":  # which are joined with one space, whatever stood between them
+        assert spelled == written
+
+
+def test_text_is_spelled_as_it_comes():
+    assert list(Vocabulary("bytes").spell("aé𝄞".encode())) == ["a", "", "é", "", "", "", "𝄞", ""]
+    assert list(Vocabulary("bytes").spell(b"\xc3a\xff\xe2\x82")) == ["", "�a", "�", "", "", "�"]
+    words = Vocabulary("words", ("<eos>", "a", "cat", "<unk>"))
+    assert list(words.spell([0, 1, 2, 0, 0, 3])) == ["\n", "a", " cat", "\n", "\n", "<unk>"]
+
+
 def test_a_part_of_a_text():
     text = Vocabulary("bytes").read(b"one two")[4:]
     assert bytes(text.tokens.tolist()) == b"two"

@@ -10,16 +10,27 @@ from typing import Annotated
 from typer import Option
 
 from dyneval.cli.options import (
+    Average,
     CacheSize,
+    Checkpoint,
     Corpus,
+    DecayRate,
     Engine,
+    Epsilon,
+    Json,
+    LearningRate,
     Model,
     Quiet,
+    Resume,
+    Rule,
+    Save,
     SegmentLength,
+    SettingsFiles,
     Split,
     Stats,
     Threads,
     Unknown,
+    check_resume,
     given,
     rows_of,
     use,
@@ -31,37 +42,30 @@ def evaluate(
     corpus: Corpus = "sample",
     split: Split = None,
     limit: Annotated[int | None, Option(help="Read so many tokens only.")] = None,
-    rule: Annotated[
-        str | None, Option(help="sgd, sgd+decay, rms+decay or rms+rms-decay.", metavar="RULE")
-    ] = None,
-    learning_rate: Annotated[float | None, Option(help="η")] = None,
-    decay_rate: Annotated[float | None, Option(help="λ")] = None,
-    epsilon: Annotated[float | None, Option(help="ε")] = None,
+    rule: Rule = None,
+    learning_rate: LearningRate = None,
+    decay_rate: DecayRate = None,
+    epsilon: Epsilon = None,
     segment_length: SegmentLength = None,
-    average: Annotated[
-        str | None, Option(help="avg(√MS_g): over `tensors` (the authors') or `weights`.")
-    ] = None,
+    average: Average = None,
     stats: Stats = None,
     cache: Annotated[bool, Option("--cache", help="Run the neural cache too, and both.")] = False,
     cache_size: CacheSize = None,
     cache_weight: Annotated[float | None, Option(help="The cache's part of the mixture.")] = None,
     cache_scale: Annotated[float | None, Option(help="ω in exp(ω h·h').")] = None,
-    settings: Annotated[
-        list[Path] | None,
-        Option(help="A file that `tune` wrote; may be repeated (default: the model folder's)"),
-    ] = None,
+    settings: SettingsFiles = None,
     unknown: Unknown = None,
     first_token: Annotated[str, Option(help="The text's first token: unscored or uniform.")] = (
         "unscored"
     ),
     engine: Engine = "auto",
     threads: Threads = None,
-    save: Annotated[Path | None, Option(help="Write the result (.json, and .npz beside).")] = None,
+    save: Save = None,
     figure: Annotated[Path | None, Option(help="Draw the mean so far (.png, .svg, .pdf).")] = None,
-    checkpoint: Annotated[Path | None, Option(help="Keep what was reached in a folder.")] = None,
+    checkpoint: Checkpoint = None,
     checkpoint_every: Annotated[float, Option(help="Seconds between checkpoints.")] = 30.0,
-    resume: Annotated[bool, Option("--resume", help="Go on from the --checkpoint folder.")] = False,
-    json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
+    resume: Resume = False,
+    json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Score a text with a model that learns as it reads, beside the same model that does not."""
@@ -71,8 +75,7 @@ def evaluate(
     from dyneval.run import Progress, Run
     from dyneval.settings import choose, default_length
 
-    if resume and not checkpoint:
-        raise ValueError("--resume goes on from a folder; name it with --checkpoint")
+    check_resume(resume, checkpoint)
     if save:
         storage.check_writable(save, results.ENDINGS)
     if figure:

@@ -29,6 +29,23 @@ Stats = Annotated[
 SegmentLength = Annotated[
     int | None, Option(help="Tokens between updates, n (default: 5 for words, else 20)")
 ]
+Rule = Annotated[
+    str | None, Option(help="sgd, sgd+decay, rms+decay or rms+rms-decay.", metavar="RULE")
+]
+LearningRate = Annotated[float | None, Option(help="η")]
+DecayRate = Annotated[float | None, Option(help="λ")]
+Epsilon = Annotated[float | None, Option(help="ε")]
+Average = Annotated[
+    str | None, Option(help="avg(√MS_g): over `tensors` (the authors') or `weights`.")
+]
+SettingsFiles = Annotated[
+    list[Path] | None,
+    Option(help="A file that `tune` wrote; may be repeated (default: the model folder's)"),
+]
+Save = Annotated[Path | None, Option(help="Write the result (.json, and .npz beside).")]
+Checkpoint = Annotated[Path | None, Option(help="Keep what was reached in a folder.")]
+Resume = Annotated[bool, Option("--resume", help="Go on from the --checkpoint folder.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON object.")]
 CacheSize = Annotated[int | None, Option(help="Pairs that the neural cache holds.")]
 
 
@@ -45,6 +62,12 @@ def use(threads: int | None) -> None:
 def given(**flags: Any) -> dict[str, Any]:
     """Return the flags that were given."""
     return {name: value for name, value in flags.items() if value is not None}
+
+
+def check_resume(resume: bool, checkpoint: Path | None) -> None:
+    """Refuse to go on from nowhere."""
+    if resume and not checkpoint:
+        raise ValueError("--resume goes on from a folder; name it with --checkpoint")
 
 
 def rows_of(model: str, files: list[Path] | None) -> dict[str, Settings]:
