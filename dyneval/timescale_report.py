@@ -37,7 +37,7 @@ def table(value: dict[str, Any]) -> Group:
             continue
         where = "" if part == "all" else f", last {span['to'] - span['from'] + 1:,}"
         grid.add_row(
-            UNITS[kind][1] + where,
+            UNITS[kind][0] + where,
             *(_loss(row[part]["bits_per_token"], kind) for row in rows.values()),
         )
         grid.add_row(
@@ -63,11 +63,11 @@ def _quoted(bits: float, kind: str) -> float:
 
 
 def _gain_unit(kind: str) -> str:
-    return "gain, bits/token" if kind == "words" else f"gain, {UNITS[kind][1]}"
+    return "gain, bits/token" if kind == "words" else f"gain, {UNITS[kind][0]}"
 
 
 def _loss(bits: dict[str, float], kind: str) -> str:
-    digits = UNITS[kind][2] - (kind != "words")
+    digits = UNITS[kind][1] - (kind != "words")
     return _interval({key: _quoted(value, kind) for key, value in bits.items()}, digits)
 
 
@@ -119,7 +119,7 @@ def figure(value: dict[str, Any], path: Path) -> None:
         tokens = value[name].get("break_even", {}).get("tokens")
         if tokens:
             lower.axvline(tokens, color=colour, linewidth=0.8, linestyle=":")
-    unit = UNITS[kind][1]
+    unit = UNITS[kind][0]
     upper.set_ylabel(unit)
     lower.set_ylabel(_gain_unit(kind))
     lower.set_xlabel(f"{kind} read" if kind != "words" else "tokens read")
