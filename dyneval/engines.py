@@ -61,7 +61,8 @@ class Reference:
         self._amounts = {
             name: (rule.gain(priors[name]), rule.pull(priors[name])) for name in self._theta
         }
-        self._reader = Reader(own)
+        self._device = next(own.parameters()).device
+        self._reader = Reader(own, self._device)
         self._open: list[Categorical] = []  # with their graphs
 
     @torch.enable_grad()  # whatever the caller has set: learning needs the graph
@@ -121,4 +122,4 @@ class Reference:
         self.reset(weights=False, state=True)
         for name, theta in self._theta.items():
             theta.copy_(state[f"weights.{name}"])
-        self._reader.states = [([0], tree(state, "state"))]
+        self._reader.states = [([0], tree(state, "state", self._device))]

@@ -1,8 +1,8 @@
 """Capture: the linear maps and embeddings that a model applies its parameters in, as they happen.
 
 Within `Capture`, a product of inputs X with a parameter, and a look-up in one, are carried out
-here: fast where the inputs are few, and without a gradient of the parameter. What that would be
-made of is kept instead, the inputs X and the gradients D of the outputs. It is the use that
+here, by a `Product` that suits the device, and without a gradient of the parameter. What that would
+be made of is kept instead, the inputs X and the gradients D of the outputs. It is the use that
 counts, not the module: shared weights, second calls, transposed and functional uses are all seen,
 and what is not seen here (within compiled code, say) gets its gradient from autograd as ever.
 """
@@ -13,19 +13,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from dyneval.kernels import plans, products, threads
-from dyneval.kernels.linear import back_all, project_all
-
-_FEW = 32  # inputs at once; for more, torch's own products are as fast
-_WORTH = 65536  # weights for each thread more
+Product = Callable[[Tensor, Tensor, bool, Tensor | None], Tensor]  # as `multiply`
 
 
 @dataclass
@@ -38,47 +32,10 @@ class Weight:
     lookups: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # tokens (n,), D (n, C)
 
 
-class Products:
-    """X Wᵀ and X W, for a few rows of X by the kernels, in all threads."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        number = np.float32 if dtype == torch.float32 else np.float64
-        self._plan = np.zeros(1, plans.product(number))
-        self._sync = np.zeros(threads.SYNC, np.int64)
-        self._partial: NDArray[Any] = np.zeros(0, number)
-        self._project, self._back = project_all.compiled(number), back_all.compiled(number)
-        plan = self._plan
-        plan["one"], plan["size"] = 1, np.dtype(number).itemsize
-        plan["sync"] = self._sync.ctypes.data
-        plan["project"] = products.project.address(number)
-        plan["back"] = products.back.address(number)
-
-    def apply(self, x: Tensor, weight: Weight, turned: bool) -> Tensor:
-        """(…, C) -> (…, R), X Wᵀ; or turned, (…, R) -> (…, C), X W."""
-        w = weight.parameter.detach()
-        flat = x.reshape(-1, x.shape[-1])
-        if 0 < len(flat) <= _FEW:
-            y = self._run(self._back if turned else self._project, flat, w, w.shape[turned])
-        else:
-            y = flat @ (w if turned else w.t())
-        return y.view(*x.shape[:-1], y.shape[-1])
-
-    def _run(self, kernel: Any, x: Tensor, weight: Tensor, columns: int) -> Tensor:
-        plan, x = self._plan, x.contiguous()
-        y = torch.zeros(len(x), columns, dtype=x.dtype)
-        plan["threads"] = min(torch.get_num_threads(), 1 + weight.numel() // _WORTH)
-        plan["rows"], plan["columns"] = weight.shape
-        plan["count"], plan["theta"] = len(x), weight.data_ptr()
-        plan["x"], plan["y"] = x.data_ptr(), y.data_ptr()
-        room = len(x) * plans.width(weight.shape[1], int(plan["size"][0]))
-        needed = 2 * int(plan["threads"][0]) * room
-        if len(self._partial) < needed:
-            self._partial = np.zeros(needed, self._partial.dtype)
-            plan["partial"] = self._partial.ctypes.data
-        plan["room"] = room
-        self._sync[:] = 0
-        threads.run(kernel, plan)
-        return y
+def multiply(x: Tensor, weight: Tensor, turned: bool, addend: Tensor | None) -> Tensor:
+    """(n, C) X -> (n, R) X Wᵀ + addend; or turned, (n, R) X -> (n, C) X W + addend: torch's own."""
+    factor = weight if turned else weight.t()
+    return x @ factor if addend is None else torch.addmm(addend, x, factor)
 
 
 class _Map(torch.autograd.Function):
@@ -86,22 +43,43 @@ class _Map(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, anchor: Tensor | None, weight: Weight, turned: bool, run: Products
+        ctx: Any,
+        x: Tensor,
+        addend: Tensor | None,
+        anchor: Tensor | None,
+        weight: Weight,
+        turned: bool,
+        product: Product,
     ) -> Tensor:
         ctx.save_for_backward(x)
-        ctx.rest = weight, turned, run, anchor is not None
-        return run.apply(x, weight, turned)
+        ctx.rest = weight, turned, product, anchor is not None
+        ctx.added = None if addend is None else addend.shape
+        return _applied(product, x, weight, turned, addend)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (x,), (weight, turned, run, learns) = ctx.saved_tensors, ctx.rest
+        (x,), (weight, turned, product, learns) = ctx.saved_tensors, ctx.rest
         if learns:
             flat = x.detach().reshape(-1, x.shape[-1])
             d = gradient.reshape(-1, gradient.shape[-1])
             weight.maps.append((d, flat) if turned else (flat, d))
-        error = run.apply(gradient, weight, not turned) if ctx.needs_input_grad[0] else None
-        return error, None, None, None, None
+        error = added = None
+        if ctx.needs_input_grad[0]:
+            error = _applied(product, gradient, weight, not turned)
+        if ctx.needs_input_grad[1]:
+            added = gradient.sum_to_size(ctx.added)
+        return error, added, None, None, None, None
+
+
+def _applied(
+    product: Product, x: Tensor, weight: Weight, turned: bool, addend: Tensor | None = None
+) -> Tensor:
+    """(…, C) -> (…, R), X Wᵀ; or turned, (…, R) -> (…, C), X W; and what is added to it."""
+    flat = x.reshape(-1, x.shape[-1])
+    y = product(flat, weight.parameter.detach(), turned, addend)
+    # in place, since autograd forbids to write over a view made here
+    return y.resize_(*x.shape[:-1], y.shape[-1])
 
 
 class _LookUp(torch.autograd.Function):
@@ -128,12 +106,12 @@ class Capture(TorchFunctionMode):
     Differentiate with respect to `anchor` too: it is what leads to the captured uses.
     """
 
-    def __init__(self, weights: Iterable[Weight], dtype: torch.dtype) -> None:
+    def __init__(self, weights: Iterable[Weight], product: Product) -> None:
         super().__init__()
-        self.anchor = torch.zeros((), dtype=dtype, requires_grad=True)
-        matrices = (weight for weight in weights if weight.parameter.dim() == 2)
+        matrices = [weight for weight in weights if weight.parameter.dim() == 2]
         self._weights = {weight.parameter.data_ptr(): weight for weight in matrices}
-        self._run = Products(dtype)
+        self._product = product
+        self.anchor = torch.zeros((), requires_grad=True)
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -162,36 +140,37 @@ class Capture(TorchFunctionMode):
         linked = weight.parameter is tensor or weight.parameter is tensor._base
         return self.anchor if linked and tensor.requires_grad else None
 
-    def _map(self, x: Any, tensor: Any, turned: bool) -> Tensor | None:
-        """Return X times the transpose of a weight, or times the weight itself."""
+    def _map(
+        self, x: Any, tensor: Any, turned: bool, addend: Tensor | None = None
+    ) -> Tensor | None:
+        """Return X times the transpose of a weight, or times the weight itself, and an addend."""
         found = self._find(tensor)
         if found is None or not isinstance(x, Tensor) or x.dtype != tensor.dtype:
             return None
         weight, is_turned = found
+        if addend is not None and addend.dtype != x.dtype:
+            return None
         inputs = tensor.shape[0 if turned else 1]
-        if x.dim() == 0 or x.shape[-1] != inputs or torch.is_autocast_enabled("cpu"):
+        if x.dim() == 0 or x.shape[-1] != inputs or torch.is_autocast_enabled(x.device.type):
             return None
         if not torch.is_grad_enabled():
-            return self._run.apply(x, weight, turned != is_turned)
+            return _applied(self._product, x, weight, turned != is_turned, addend)
         apply: Any = _Map.apply
         anchor = self._anchor_of(weight, tensor)
-        result: Tensor = apply(x, anchor, weight, turned != is_turned, self._run)
+        result: Tensor = apply(x, addend, anchor, weight, turned != is_turned, self._product)
         return result
 
     def _linear(self, input: Any, weight: Any, bias: Any = None) -> Tensor | None:
-        y = self._map(input, weight, turned=False)
-        return y if y is None or bias is None else y + bias
+        return self._map(input, weight, False, bias)
 
     def _matmul(self, input: Any, other: Any, *, out: Any = None) -> Tensor | None:
-        return self._map(input, other, turned=True) if out is None else None
+        return self._map(input, other, True) if out is None else None
 
     def _addmm(
         self, input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1, out: Any = None
     ) -> Tensor | None:
-        if (beta, alpha, out) != (1, 1, None):
-            return None
-        y = self._map(mat1, mat2, turned=True)
-        return y if y is None else input + y
+        plain = (beta, alpha, out) == (1, 1, None)
+        return self._map(mat1, mat2, True, input) if plain else None
 
     def _embedding(
         self,

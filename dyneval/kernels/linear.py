@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dyneval.kernels import plans, products, threads
+from dyneval.kernels.capture import multiply
 from dyneval.kernels.compiling import call, kernel
 from dyneval.kernels.network import collect, partial
 from dyneval.kernels.plans import at, integers, jobs, only, padded, product, step
 from dyneval.kernels.threads import enter, meet, share
+
+_FEW = 32  # inputs at once; for more, torch's own products are as fast
+_WORTH = 65536  # weights for each thread more
 
 
 @kernel(product)
@@ -72,3 +82,43 @@ def move_all(pointer: Any) -> None:
                 + (one.d, one.d_width, one.x, one.x_width, count),
             )
         meet(plan)  # the next one may be of the same weight
+
+
+class Products:
+    """A `capture.Product`: for a few rows of X by the kernels, in all threads."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        number = np.float32 if dtype == torch.float32 else np.float64
+        self._plan = np.zeros(1, plans.product(number))
+        self._sync = np.zeros(threads.SYNC, np.int64)
+        self._partial: NDArray[Any] = np.zeros(0, number)
+        self._project, self._back = project_all.compiled(number), back_all.compiled(number)
+        plan = self._plan
+        plan["one"], plan["size"] = 1, np.dtype(number).itemsize
+        plan["sync"] = self._sync.ctypes.data
+        plan["project"] = products.project.address(number)
+        plan["back"] = products.back.address(number)
+
+    def __call__(self, x: Tensor, weight: Tensor, turned: bool, addend: Tensor | None) -> Tensor:
+        """(n, C) X -> (n, R) X Wᵀ + addend; or turned, (n, R) X -> (n, C) X W + addend."""
+        if not 0 < len(x) <= _FEW:
+            return multiply(x, weight, turned, addend)
+        y = self._run(self._back if turned else self._project, x, weight, weight.shape[turned])
+        return y if addend is None else y + addend
+
+    def _run(self, kernel: Any, x: Tensor, weight: Tensor, columns: int) -> Tensor:
+        plan, x = self._plan, x.contiguous()
+        y = torch.zeros(len(x), columns, dtype=x.dtype)
+        plan["threads"] = min(torch.get_num_threads(), 1 + weight.numel() // _WORTH)
+        plan["rows"], plan["columns"] = weight.shape
+        plan["count"], plan["theta"] = len(x), weight.data_ptr()
+        plan["x"], plan["y"] = x.data_ptr(), y.data_ptr()
+        room = len(x) * plans.width(weight.shape[1], int(plan["size"][0]))
+        needed = 2 * int(plan["threads"][0]) * room
+        if len(self._partial) < needed:
+            self._partial = np.zeros(needed, self._partial.dtype)
+            plan["partial"] = self._partial.ctypes.data
+        plan["room"] = room
+        self._sync[:] = 0
+        threads.run(kernel, plan)
+        return y

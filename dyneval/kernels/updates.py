@@ -17,8 +17,9 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from dyneval.kernels.compiling import PLACE, intrinsic, jit, kernel
-from dyneval.kernels.plans import PRIOR, RMS, Record, at, only, weight
+from dyneval.kernels.plans import Record, at, only, weight
 from dyneval.kernels.products import FIRST_CACHE, TOKENS, Matrix, by_count, over_rows, plus
+from dyneval.kernels.rates import PRIOR, RMS
 from dyneval.kernels.vectors import INTEGER, Lanes, Total, Vector, over_columns
 
 _ROWS = 4  # of a tile, where there are too many inputs for registers or the first cache
