@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dyneval.gradient_stats import Prior
-from dyneval.reading import Categorical, Reader, concatenate, leaves, tree
+from dyneval.reading import Categorical, Reader, concatenate, evaluating, leaves, tree
 from dyneval.rules import Rule
 
 
@@ -55,7 +55,7 @@ class Reference:
 
     def __init__(self, model: Any, rule: Rule, priors: Mapping[str, Prior]) -> None:
         self._priors = priors
-        own = copy.deepcopy(model).eval().requires_grad_(True)
+        own = evaluating(copy.deepcopy(model)).requires_grad_(True)
         self._theta = dict(own.named_parameters())
         # both once for all segments
         self._amounts = {

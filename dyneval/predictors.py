@@ -18,7 +18,7 @@ from dyneval import kernels
 from dyneval.engines import Engine
 from dyneval.gradient_stats import Collection, GradientStats, Prior, without_statistics
 from dyneval.models import fingerprint
-from dyneval.reading import Categorical, Prediction, Reader, assemble, concatenate
+from dyneval.reading import Categorical, Prediction, Reader, assemble, concatenate, evaluating
 from dyneval.rules import Rule
 from dyneval.streams import PAD
 
@@ -260,7 +260,7 @@ class Collector(_Streams):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self._hash = fingerprint(model)
-        own = copy.deepcopy(model).eval().requires_grad_(True)
+        own = evaluating(copy.deepcopy(model)).requires_grad_(True)
         self._weights = dict(own.named_parameters())
         self._squares = {name: torch.zeros_like(w) for name, w in model.named_parameters()}
         self._reader = Reader(own, next(own.parameters()).device)

@@ -118,6 +118,16 @@ def tree(flat: Mapping[str, Tensor], path: str, device: torch.device | None = No
     return {key: tree(flat, start + key, device) for key in sorted(keys)}
 
 
+def evaluating(model: Any) -> Any:
+    """Return a module that is one's own in eval mode, without dropout but with gradients."""
+    model.eval()
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase) and next(module.parameters()).is_cuda:
+            module.dropout = 0.0
+            module.training = True  # or else cuDNN refuses to go back through it
+    return model
+
+
 class Reader:
     """A model and the hidden states of B streams that it reads with one set of weights.
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 import dyneval
-from dyneval import corpora, gradient_stats, kernels, models, storage
+from dyneval import corpora, devices, gradient_stats, kernels, models, storage
 from dyneval.evaluation import evaluate
 from dyneval.gradient_stats import GradientStats
 from dyneval.models import Checkpoint
@@ -59,6 +59,7 @@ class Run:
     first_token: FirstToken = "unscored"
     limit: int | None = None  # tokens of the split to read
     engine: kernels.Name = "auto"
+    device: str = "auto"  # cpu, cuda, or cuda where there is one
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -84,7 +85,9 @@ class Run:
         With a `folder`, what was reached is kept there every `save_every` seconds; `resume` goes
         on from it. A predictor that diverges keeps its scores up to there, and the others go on.
         """
+        device = devices.find(self.device)
         checkpoint = models.load(self.model)
+        checkpoint.model.to(device)
         corpus = corpora.load(self.corpus, checkpoint.vocabulary, self.unknown)
         text = corpus.read(self.split)[: self.limit]
         first = 0 if self.first_token == "uniform" else 1
@@ -103,6 +106,7 @@ class Run:
             for name, settings in self.predictors.items()
         }
         about = self._about(checkpoint, corpus, len(text), stats)
+        about["device"] = devices.describe(device)
         about["engines"] = {name: predictor.engine for name, predictor in predictors.items()}
         store = _Store(Path(folder), about, resume, save_every) if folder else None
         scores = {}

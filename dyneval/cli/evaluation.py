@@ -12,6 +12,7 @@ from typer import Option
 from dyneval.cli.options import (
     CacheSize,
     Corpus,
+    Device,
     Engine,
     Model,
     Quiet,
@@ -55,6 +56,7 @@ def evaluate(
         "unscored"
     ),
     engine: Engine = "auto",
+    device: Device = "auto",
     threads: Threads = None,
     save: Annotated[Path | None, Option(help="Write the result (.json, and .npz beside).")] = None,
     figure: Annotated[Path | None, Option(help="Draw the mean so far (.png, .svg, .pdf).")] = None,
@@ -93,7 +95,18 @@ def evaluate(
         rule_flags,
         cache_flags if cache or cache_flags else None,
     )
-    run = Run(model, corpus, predictors, split, stats, unknown, first_token, limit, engine)  # type: ignore[arg-type]
+    run = Run(
+        model,
+        corpus,
+        predictors,
+        split,
+        stats,
+        unknown,  # type: ignore[arg-type]
+        first_token,  # type: ignore[arg-type]
+        limit,
+        engine,  # type: ignore[arg-type]
+        device,
+    )
     with bars("tokens", quiet=quiet) as update:
 
         def show(at: Progress) -> None:

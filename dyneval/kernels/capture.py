@@ -111,7 +111,8 @@ class Capture(TorchFunctionMode):
         matrices = [weight for weight in weights if weight.parameter.dim() == 2]
         self._weights = {weight.parameter.data_ptr(): weight for weight in matrices}
         self._product = product
-        self.anchor = torch.zeros((), requires_grad=True)
+        device = matrices[0].parameter.device if matrices else None
+        self.anchor = torch.zeros((), device=device, requires_grad=True)
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None

@@ -7,7 +7,7 @@ of goes through the same kernel, as does a weight that was not used and feels it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ class Generic(Route):
         self._step["move"] = updates.move.address(number)
         self._move_all = move_all.compiled(number)
 
-    def _move(self, gradients: list[Tensor | None]) -> None:
+    def _move(self, gradients: Sequence[Tensor | None]) -> None:
         kept: list[Tensor] = []  # until the kernels are done with them
         jobs = [
             job

@@ -8,7 +8,7 @@ CPU, `cuda.py` on a GPU.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from dyneval.gradient_stats import Prior
 from dyneval.kernels.capture import Capture, Product, Weight
 from dyneval.kernels.rates import Rates, rates
-from dyneval.reading import Categorical, Reader, concatenate, leaves, tree
+from dyneval.reading import Categorical, Reader, concatenate, evaluating, leaves, tree
 from dyneval.rules import Rule
 
 
@@ -34,7 +34,7 @@ class Route:
         self._priors, self._theta = priors, theta
         theirs = dict(model.named_parameters())
         memo = {id(theirs[name]): nn.Parameter(weight) for name, weight in theta.items()}
-        own = copy.deepcopy(model, memo).eval()
+        own = evaluating(copy.deepcopy(model, memo))
         self._weights = [Weight(name, parameter) for name, parameter in own.named_parameters()]
         first = next(iter(theta.values()))
         self._device, self._dtype = first.device, first.dtype
@@ -42,7 +42,7 @@ class Route:
         self._reader = Reader(own, self._device)
         self._open: list[Categorical] = []  # with their graphs
 
-    def _move(self, gradients: list[Tensor | None]) -> None:
+    def _move(self, gradients: Sequence[Tensor | None]) -> None:
         """Take a step, given the gradient of each weight as far as autograd has one."""
         raise NotImplementedError
 
