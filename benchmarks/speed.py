@@ -10,9 +10,12 @@ import argparse
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 from statistics import quantiles
 
 # temporaries come from memory that is kept, not from pages that are new each time
@@ -35,9 +38,12 @@ def work():
         asked = json.loads(line)
         if asked["do"] == "case":
             engines, case, device = {}, CASES[asked["case"]], asked["device"]
-            answer = {"weights": case.touched(), "engines": case.engines(device)}
+            touched, recurrent = case.touched()
+            answer = {"touched": touched, "recurrent": recurrent, "engines": case.engines(device)}
         elif asked["do"] == "bandwidth":
             answer = bandwidth(torch, device)
+        elif asked["do"] == "memory":
+            answer = memory(torch, case, generator)
         else:
             name = asked["engine"]
             if name not in engines:
@@ -80,6 +86,22 @@ def bandwidth(torch, device):
     return 3 * theta.numel() * theta.element_size() / best
 
 
+def memory(torch, case, generator):
+    """Return bytes that reading and learning take at their peak, and bytes of the weights.
+
+    What is imported and compiled is there before, and no other model.
+    """
+    small = replace(case, settings=case.settings | {"units": 64, "embedding_size": 64})
+    read(torch, small, small.build("fused"), 2, generator, "cpu")
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    before = pages * resource.getpagesize()
+    engine = case.build("fused")
+    read(torch, case, engine, 3, generator, "cpu")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    weights = sum(weight.nbytes for weight in case.model().parameters())
+    return {"grown": peak - before, "weights": weights}
+
+
 class Worker:
     """A process that times, with a malloc of its own."""
 
@@ -115,7 +137,7 @@ def measure(name, workers, rounds, segments, device):
                 timed = worker.ask(do="time", engine=engine, segments=segments)
                 times[malloc][engine] += timed
     print("\r" + " " * 40 + "\r", end="", file=sys.stderr)
-    return about["weights"], median(rates), times
+    return about, median(rates), times
 
 
 def median(values):
@@ -128,9 +150,16 @@ def quartiles(values):
     return quantiles(values, n=4) if len(values) > 1 else [values[0]] * 3
 
 
-def summary(case, weights, rate, times):
-    """Return the figures of a case."""
-    n = case.segment_length
+def summary(case, about, rate, times):
+    """Return the figures of a case.
+
+    The lower bound is that of bytes: each weight read once forwards and once backwards, and
+    three reads and a write for the update. `bound_by_token` counts the recurrent matrices once for
+    each token, as they have to be read where no cache holds them.
+    """
+    n, touched = case.segment_length, about["touched"]
+    bytes_once = 4 * 6 * touched
+    bytes_by_token = bytes_once + 4 * (2 * n - 3) * about["recurrent"]
     default, tuned = times["default"], times.get("tuned")
     seconds = {
         malloc: {engine: quartiles([sum(parts) for parts in each]) for engine, each in all_.items()}
@@ -142,7 +171,6 @@ def summary(case, weights, rate, times):
     }
     best = "fused" if "fused" in default else "generic"
     middle = {engine: quartile[1] for engine, quartile in seconds["default"].items()}
-    bound = 6 * 4 * weights / rate
 
     def ratio(engine, other, of):
         return median([sum(p) for p in of[other]]) / median([sum(p) for p in of[engine]])
@@ -150,15 +178,18 @@ def summary(case, weights, rate, times):
     figures = {
         "title": case.title,
         "segment_length": n,
-        "weights_touched": weights,
-        "bytes_at_least": 24 * weights,
+        "weights_touched": touched,
+        "recurrent_weights": about["recurrent"],
+        "bytes_once": bytes_once,
+        "bytes_by_token": bytes_by_token,
         "in_place_gigabytes_per_second": rate / 1e9,
         "tokens_per_second": {
             malloc: {engine: [n / q for q in reversed(each)] for engine, each in all_.items()}
             for malloc, all_ in seconds.items()
         },
         "milliseconds": parts,
-        "bound_over_fused": bound / middle[best],
+        "bound_over_fused": bytes_once / rate / middle[best],
+        "bound_by_token_over_fused": bytes_by_token / rate / middle[best],
         "fused_over_authors": ratio(best, "authors", default),
         "fused_time_over_torch_static": 1 / ratio(best, "torch static", default),
         "generic_over_authors": ratio("generic", "authors", default),
@@ -171,6 +202,7 @@ def summary(case, weights, rate, times):
 
 RATIOS = {
     "bound_over_fused": "lower bound's time / fused time",
+    "bound_by_token_over_fused": "the same, by token",
     "fused_over_authors": "fused / authors' loop",
     "fused_over_authors_tuned": "the same, tuned malloc",
     "fused_time_over_torch_static": "fused time / torch static time",
@@ -195,8 +227,10 @@ def show(name, case, figures):
     print(f"\n({name}) {figures['title']}, n = {n}")
     print(
         f"    {figures['weights_touched'] / 1e6:.1f}M weights touched: at least "
-        f"{figures['bytes_at_least'] / 1e6:,.0f} MB a segment, "
-        f"{1e3 * figures['bytes_at_least'] / 1e9 / rate:.2f} ms at {rate:.1f} GB/s in place"
+        f"{figures['bytes_once'] / 1e6:,.0f} MB a segment, "
+        f"{figures['bytes_once'] / 1e6 / rate:.2f} ms at {rate:.1f} GB/s in place; with the "
+        f"recurrent ones by token {figures['bytes_by_token'] / 1e6:,.0f} MB, "
+        f"{figures['bytes_by_token'] / 1e6 / rate:.2f} ms"
     )
     tuned = figures["tokens_per_second"].get("tuned")
     second = f"{'tuned malloc':>13}" if tuned else ""
@@ -210,6 +244,11 @@ def show(name, case, figures):
         spread = f"({low:,.0f} to {high:,.0f})"
         second = f"{tuned[engine][1]:13,.0f}" if tuned else ""
         print(f"    {engine:14}{middle:10,.0f}  {spread:19}{second}   {parts}")
+    if "memory" in figures:
+        grown, weights = figures["memory"]["grown"], figures["memory"]["weights"]
+        print(
+            f"    memory: {grown / weights:.2f} times the weights' {weights / 1e6:,.0f} MB   ≤ 3.3"
+        )
     if not tuned:
         for key, what in GPU_RATIOS.items():
             print(f"    {what:32}{figures[key]:7.2f}")
@@ -261,6 +300,11 @@ def main():
         case = CASES[name]
         measured = measure(name, workers, options.rounds, options.segments, options.device)
         found[name] = summary(case, *measured)
+        if case.weighed and sys.platform == "linux" and options.device == "cpu":
+            fresh = Worker({}, threads)
+            fresh.ask(do="case", case=name, device="cpu")
+            found[name]["memory"] = fresh.ask(do="memory")
+            workers["fresh"] = fresh
         for worker in workers.values():
             worker.process.stdin.close()
             worker.process.wait()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -25,6 +28,15 @@ MODELS = {
     "mlstm, tied": ("mlstm", TIED),
     "small": ("lstm", {"embedding_size": 2, "units": 3, "layers": 1}),
 }
+
+
+@pytest.fixture
+def corpora_folder():
+    """Return the folder of real corpora; tests that need it are marked `corpora`."""
+    folder = os.environ.get("DYNEVAL_DATA")
+    if not folder:
+        pytest.skip("DYNEVAL_DATA names no folder of corpora")
+    return Path(folder)
 
 
 def tiny(name: str, vocabulary_size: int = VOCABULARY) -> nn.Module:

@@ -4,7 +4,6 @@ import gc
 import gzip
 import hashlib
 import lzma
-import os
 import subprocess
 import sys
 import threading
@@ -21,14 +20,6 @@ from hypothesis import strategies as st
 from dyneval import corpora
 from dyneval.corpora import SOURCES, Source
 from dyneval.vocabularies import Vocabulary
-
-
-@pytest.fixture
-def corpora_folder():
-    folder = os.environ.get("DYNEVAL_DATA")
-    if not folder:
-        pytest.skip("DYNEVAL_DATA names no folder of corpora")
-    return Path(folder)
 
 
 @pytest.fixture

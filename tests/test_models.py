@@ -1,9 +1,7 @@
 import json
 import math
-import os
 import re
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,14 +29,6 @@ BUILD = {
     "mlstm-tied": lambda: MLSTM(SYMBOLS, embedding_size=6, units=6, tied=True),
     "mlstm-two": lambda: MLSTM(SYMBOLS, embedding_size=5, units=7, layers=2, embedding_dropout=0.5),
 }
-
-
-@pytest.fixture
-def corpora_folder():
-    folder = os.environ.get("DYNEVAL_DATA")
-    if not folder:
-        pytest.skip("DYNEVAL_DATA names no folder of corpora")
-    return Path(folder)
 
 
 @pytest.fixture(params=BUILD)

@@ -1,6 +1,5 @@
 import json
 import math
-import os
 import re
 import shutil
 import signal
@@ -306,14 +305,6 @@ def test_a_folder_that_is_damaged_is_named(checkpoints, shifted, tmp_path):
 
 
 # A model of others, on a real text
-
-
-@pytest.fixture
-def corpora_folder():
-    folder = os.environ.get("DYNEVAL_DATA")
-    if not folder:
-        pytest.skip("DYNEVAL_DATA names no folder of corpora")
-    return Path(folder)
 
 
 @pytest.mark.corpora

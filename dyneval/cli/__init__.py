@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from dyneval.cli.checkpoints import halve, import_charrnn
+from dyneval.cli.checkpoints import halve, import_charrnn, import_lstm
 from dyneval.cli.evaluation import evaluate
 from dyneval.cli.statistics import gradient_stats, merge_stats
 from dyneval.cli.training import train
@@ -27,6 +27,7 @@ COMMANDS: dict[str, Callable[..., None]] = {  # in the order in which --help lis
     "train": train,
     "halve": halve,
     "import-charrnn": import_charrnn,
+    "import-lstm": import_lstm,
 }
 
 INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended

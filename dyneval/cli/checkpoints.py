@@ -1,11 +1,11 @@
-"""`dyneval halve` and `import-charrnn`: checkpoints made of others."""
+"""`dyneval halve`, `import-charrnn` and `import-lstm`: checkpoints made of others."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument
+from typer import Argument, Option
 
 from dyneval.cli.options import Model
 
@@ -31,4 +31,18 @@ def import_charrnn(
     from dyneval.models import charrnn
 
     charrnn.import_charrnn(model, folder)
+    print(f"checkpoint: {folder}")
+
+
+def import_lstm(
+    source: Annotated[Path, Argument(help="A folder of model.safetensors and vocab.json.")],
+    folder: Annotated[Path, Argument(help="The checkpoint to write.")],
+    vocabulary: Annotated[str, Option(help="What vocab.json lists: words or characters.")] = (
+        "words"
+    ),
+) -> None:
+    """Turn a model of torch's own Embedding, LSTM and Linear into a checkpoint folder."""
+    from dyneval.models import torch_lstm
+
+    torch_lstm.import_lstm(source, folder, vocabulary)  # type: ignore[arg-type]
     print(f"checkpoint: {folder}")

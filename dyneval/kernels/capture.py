@@ -19,8 +19,6 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-Product = Callable[[Tensor, Tensor, bool, Tensor | None], Tensor]  # as `multiply`
-
 
 @dataclass
 class Weight:
@@ -30,11 +28,22 @@ class Weight:
     parameter: nn.Parameter
     maps: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # X (n, C), D (n, R)
     lookups: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # tokens (n,), D (n, C)
+    passes: int = 0  # each goes through the rows the other way, to what the cache still holds
+
+    def forget(self) -> None:
+        """Begin another step."""
+        self.maps.clear()
+        self.lookups.clear()
+        self.passes = 0
 
 
-def multiply(x: Tensor, weight: Tensor, turned: bool, addend: Tensor | None) -> Tensor:
+Product = Callable[[Tensor, Weight, bool, Tensor | None], Tensor]  # as `multiply`
+
+
+def multiply(x: Tensor, weight: Weight, turned: bool, addend: Tensor | None) -> Tensor:
     """(n, C) X -> (n, R) X Wᵀ + addend; or turned, (n, R) X -> (n, C) X W + addend: torch's own."""
-    factor = weight if turned else weight.t()
+    factor = weight.parameter.detach()
+    factor = factor if turned else factor.t()
     return x @ factor if addend is None else torch.addmm(addend, x, factor)
 
 
@@ -47,39 +56,38 @@ class _Map(torch.autograd.Function):
         x: Tensor,
         addend: Tensor | None,
         anchor: Tensor | None,
-        weight: Weight,
-        turned: bool,
-        product: Product,
+        use: tuple[Product, Weight, bool],
     ) -> Tensor:
         ctx.save_for_backward(x)
-        ctx.rest = weight, turned, product, anchor is not None
+        ctx.use, ctx.learns = use, anchor is not None
         ctx.added = None if addend is None else addend.shape
-        return _applied(product, x, weight, turned, addend)
+        return _applied(*use, x, addend)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (x,), (weight, turned, product, learns) = ctx.saved_tensors, ctx.rest
-        if learns:
+        (x,), (product, weight, turned) = ctx.saved_tensors, ctx.use
+        if ctx.learns:
             flat = x.detach().reshape(-1, x.shape[-1])
             d = gradient.reshape(-1, gradient.shape[-1])
             weight.maps.append((d, flat) if turned else (flat, d))
         error = added = None
         if ctx.needs_input_grad[0]:
-            error = _applied(product, gradient, weight, not turned)
+            error = _applied(product, weight, not turned, gradient)
         if ctx.needs_input_grad[1]:
-            added = gradient.sum_to_size(ctx.added)
-        return error, added, None, None, None, None
+            same = gradient.shape == ctx.added
+            added = gradient if same else gradient.sum_to_size(ctx.added)
+        return error, added, None, None
 
 
 def _applied(
-    product: Product, x: Tensor, weight: Weight, turned: bool, addend: Tensor | None = None
+    product: Product, weight: Weight, turned: bool, x: Tensor, addend: Tensor | None = None
 ) -> Tensor:
     """(…, C) -> (…, R), X Wᵀ; or turned, (…, R) -> (…, C), X W; and what is added to it."""
     flat = x.reshape(-1, x.shape[-1])
-    y = product(flat, weight.parameter.detach(), turned, addend)
+    y = product(flat, weight, turned, addend)
     # in place, since autograd forbids to write over a view made here
-    return y.resize_(*x.shape[:-1], y.shape[-1])
+    return y if x.dim() == 2 else y.resize_(*x.shape[:-1], y.shape[-1])
 
 
 class _LookUp(torch.autograd.Function):
@@ -155,10 +163,10 @@ class Capture(TorchFunctionMode):
         if x.dim() == 0 or x.shape[-1] != inputs or torch.is_autocast_enabled(x.device.type):
             return None
         if not torch.is_grad_enabled():
-            return _applied(self._product, x, weight, turned != is_turned, addend)
+            return _applied(self._product, weight, turned != is_turned, x, addend)
         apply: Any = _Map.apply
         anchor = self._anchor_of(weight, tensor)
-        result: Tensor = apply(x, addend, anchor, weight, turned != is_turned, self._product)
+        result: Tensor = apply(x, addend, anchor, (self._product, weight, turned != is_turned))
         return result
 
     def _linear(self, input: Any, weight: Any, bias: Any = None) -> Tensor | None:

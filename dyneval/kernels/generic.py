@@ -62,10 +62,11 @@ class Generic(Route):
         every = np.zeros(len(jobs), self._job)
         for place, job in enumerate(jobs):
             every[place] = job[0]
-        self._step["threads"] = torch.get_num_threads()
+        count = torch.get_num_threads()
+        self._step["threads"] = count
         self._step["jobs"], self._step["count"] = every.ctypes.data, len(every)
         self._sync[:] = 0
-        threads.run(self._move_all, self._step)
+        threads.run(self._move_all, self._step.ctypes.data, count)
 
     def _jobs(
         self, record: NDArray[Any], weight: Weight, gradient: Tensor | None, kept: list[Tensor]
@@ -106,11 +107,7 @@ class Generic(Route):
 def _beside(parts: list[Tensor], kept: list[Tensor]) -> Tensor:
     """Return the rows of all parts, as far apart as the kernels like them (`plans.width`)."""
     first = parts[0]
-    rows, columns = sum(map(len, parts)), first.shape[1]
+    rows, columns = sum(part.shape[0] for part in parts), first.shape[1]
     whole = first.new_empty(rows, plans.width(columns, first.element_size()))[:, :columns]
-    kept.append(whole)
-    start = 0
-    for part in parts:
-        whole[start : start + len(part)] = part
-        start += len(part)
+    kept.append(torch.cat(parts, out=whole))
     return whole

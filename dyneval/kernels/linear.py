@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dyneval.kernels import plans, products, threads
-from dyneval.kernels.capture import multiply
+from dyneval.kernels.capture import Weight, multiply
 from dyneval.kernels.compiling import call, kernel
 from dyneval.kernels.network import collect, partial
 from dyneval.kernels.plans import at, integers, jobs, only, padded, product, step
@@ -28,7 +28,8 @@ def project_all(pointer: Any) -> None:
     first, last = share(rows, enter(plan), plan.threads)
     call(
         plan.project,
-        (plan.theta, columns, first, last, plan.x, columns, 0, plan.count, plan.y, rows, 0),
+        (plan.theta, columns, first, last, plan.x, columns, 0, plan.count)
+        + (plan.y, rows, plan.backwards),
     )
 
 
@@ -41,7 +42,10 @@ def back_all(pointer: Any) -> None:
     first, last = share(rows, thread, plan.threads)
     part = partial(plan, 0, thread, count, columns)
     width = padded(plan, columns)
-    call(plan.back, (plan.theta, columns, first, last, plan.x, rows, 0, count, part, width, 0))
+    call(
+        plan.back,
+        (plan.theta, columns, first, last, plan.x, rows, 0, count) + (part, width, plan.backwards),
+    )
     meet(plan)
     collect(plan, 0, thread, count, columns, plan.y, columns)
 
@@ -94,31 +98,34 @@ class Products:
         self._partial: NDArray[Any] = np.zeros(0, number)
         self._project, self._back = project_all.compiled(number), back_all.compiled(number)
         plan = self._plan
-        plan["one"], plan["size"] = 1, np.dtype(number).itemsize
+        self._address, self._size = plan.ctypes.data, np.dtype(number).itemsize
+        plan["one"], plan["size"] = 1, self._size
         plan["sync"] = self._sync.ctypes.data
         plan["project"] = products.project.address(number)
         plan["back"] = products.back.address(number)
 
-    def __call__(self, x: Tensor, weight: Tensor, turned: bool, addend: Tensor | None) -> Tensor:
+    def __call__(self, x: Tensor, weight: Weight, turned: bool, addend: Tensor | None) -> Tensor:
         """(n, C) X -> (n, R) X Wᵀ + addend; or turned, (n, R) X -> (n, C) X W + addend."""
-        if not 0 < len(x) <= _FEW:
+        if not 0 < x.shape[0] <= _FEW:
             return multiply(x, weight, turned, addend)
-        y = self._run(self._back if turned else self._project, x, weight, weight.shape[turned])
+        w = weight.parameter.detach()
+        self._plan["backwards"] = weight.passes % 2
+        weight.passes += 1
+        y = self._run(self._back if turned else self._project, x, w, w.shape[turned])
         return y if addend is None else y + addend
 
     def _run(self, kernel: Any, x: Tensor, weight: Tensor, columns: int) -> Tensor:
-        plan, x = self._plan, x.contiguous()
-        y = torch.zeros(len(x), columns, dtype=x.dtype)
-        plan["threads"] = min(torch.get_num_threads(), 1 + weight.numel() // _WORTH)
-        plan["rows"], plan["columns"] = weight.shape
-        plan["count"], plan["theta"] = len(x), weight.data_ptr()
-        plan["x"], plan["y"] = x.data_ptr(), y.data_ptr()
-        room = len(x) * plans.width(weight.shape[1], int(plan["size"][0]))
-        needed = 2 * int(plan["threads"][0]) * room
-        if len(self._partial) < needed:
-            self._partial = np.zeros(needed, self._partial.dtype)
+        plan, x, (rows, inner) = self._plan, x.contiguous(), weight.shape
+        few = x.shape[0]
+        y = x.new_zeros(few, columns)
+        count = min(torch.get_num_threads(), 1 + rows * inner // _WORTH)
+        room = few * plans.width(inner, self._size)
+        if self._partial.size < 2 * count * room:
+            self._partial = np.zeros(2 * count * room, self._partial.dtype)
             plan["partial"] = self._partial.ctypes.data
-        plan["room"] = room
-        self._sync[:] = 0
-        threads.run(kernel, plan)
+        plan["threads"], plan["room"], plan["count"] = count, room, few
+        plan["rows"], plan["columns"], plan["theta"] = rows, inner, weight.data_ptr()
+        plan["x"], plan["y"] = x.data_ptr(), y.data_ptr()
+        self._sync.fill(0)
+        threads.run(kernel, self._address, count)
         return y

@@ -80,7 +80,7 @@ def segment(number: Number) -> np.dtype[Any]:
 @cache
 def product(number: Number) -> np.dtype[Any]:
     """Return the record of one matrix and `count` inputs x, or gradients d of its outputs."""
-    sizes = ("threads", "size", "rows", "columns", "count", "room")
+    sizes = ("threads", "size", "rows", "columns", "count", "room", "backwards")
     places = ("sync", "theta", "x", "y", "partial", "project", "back")
     return np.dtype(
         [*((name, np.int64) for name in (*sizes, *places)), ("one", number)], align=True

@@ -23,11 +23,10 @@ from dyneval.kernels.vectors import INTEGER, SHORT, WIDE, Lanes, Total, over_col
 TOKENS = 5  # at most so many inputs in a tile; more go through in turns, W staying in cache
 BLOCK = 64  # rows of W that stay in cache while all turns pass
 
-# A processor fetches ahead along one row by itself, so one row at a time is fastest, unless all
-# inputs together leave no room for W in its first cache. Then several rows share each input, and
-# those two tiles ahead have to be asked for.
-FIRST_CACHE = 16384  # bytes of it that inputs may take
+# Several rows at a time share each input, and keep more of W under way from memory than one row
+# does. With several inputs this takes long enough that the next two tiles have to be asked for.
 _ROWS = 4 if WIDE else 2
+_ROWS_OF_ONE = 8
 _BACK_ROWS = 8
 _AHEAD = 2
 
@@ -102,50 +101,35 @@ def _project(
             Matrix(builder, arguments[k], arguments[k + 1]) for k in (0, 4, 8)
         )
 
-        def tile(row: ir.Value, rows: int, tokens: int, width: int, fetch: bool) -> None:
-            sums = [[Total(lanes) for _ in range(rows * width)] for _ in range(tokens)]
+        def tile(row: ir.Value, rows: int, tokens: int) -> None:
+            sums = [[Total(lanes) for _ in range(rows)] for _ in range(tokens)]
+            lines = [plus(builder, row, a) for a in range(rows)]
 
             def body(column: ir.Value, mask: ir.Value | None) -> None:
-                for k in range(width if mask is None else 1):
-                    here = plus(builder, column, k * lanes.count)
-                    lines = [plus(builder, row, a) for a in range(rows)]
-                    weights = [lanes.load(matrix.at(line, here), mask) for line in lines]
-                    for line in lines if fetch else ():
-                        lanes.fetch(matrix.at(plus(builder, line, _AHEAD * rows), here))
-                    for i in range(tokens):
-                        given = lanes.load(inputs.at(plus(builder, token, i), here), mask)
-                        for weight, total in zip(weights, sums[i][k * rows :], strict=False):
-                            total.add(weight * given)
+                weights = [lanes.load(matrix.at(line, column), mask) for line in lines]
+                for line in lines if tokens > 1 else ():
+                    lanes.fetch(matrix.at(plus(builder, line, _AHEAD * rows), column))
+                for i in range(tokens):
+                    given = lanes.load(inputs.at(plus(builder, token, i), column), mask)
+                    for weight, total in zip(weights, sums[i], strict=True):
+                        total.add(weight * given)
 
-            over_columns(lanes, INTEGER(0), columns, body, step=width)
+            over_columns(lanes, INTEGER(0), columns, body)
             for i in range(tokens):
-                each = [total.value() for total in sums[i]]
-                while len(each) > rows:  # the second vector of each step
-                    each = [a + b for a, b in zip(each[:rows], each[rows:], strict=True)]
-                total = lanes.sums(each)
+                total = lanes.sums([total.value() for total in sums[i]])
                 for a in range(rows):
                     place = outputs.at(plus(builder, token, i), plus(builder, row, a))
                     one = builder.extract_element(total, SHORT(a))
                     builder.store(builder.fadd(builder.load(place), one), place)
 
         def every(tokens: int) -> None:
-            if tokens == 1:
-                over_rows(builder, begin, end, 1, lambda row, rows: tile(row, rows, 1, 2, False))
-                return
-            room = INTEGER(FIRST_CACHE * 8 // (lanes.bits * tokens))
-            with builder.if_else(builder.icmp_signed("<=", columns, room)) as (fits, not_):
-                with fits:
-                    over_rows(
-                        builder, begin, end, 1, lambda row, rows: tile(row, rows, tokens, 1, False)
-                    )
-                with not_:
-                    over_rows(
-                        builder,
-                        begin,
-                        end,
-                        _ROWS,
-                        lambda row, rows: tile(row, rows, tokens, 1, True),
-                    )
+            over_rows(
+                builder,
+                begin,
+                end,
+                _ROWS if tokens > 1 else _ROWS_OF_ONE,
+                lambda row, rows: tile(row, rows, tokens),
+            )
 
         by_count(builder, number, every)
         return context.get_dummy_value()

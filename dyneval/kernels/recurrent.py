@@ -139,7 +139,7 @@ class Network:
 
     def _run(self, function: Any) -> None:
         self._sync[:] = 0
-        threads.run(function, self.plan)
+        threads.run(function, self.plan.ctypes.data, self._threads)
 
     def checked(self, tokens: Tensor) -> NDArray[np.int64]:
         """Return tokens that may be used as indices without further ado."""

@@ -66,17 +66,19 @@ class Route:
             )
             with torch.no_grad():
                 self._move(gradients)
-            for weight in self._weights:
-                weight.maps.clear()
-                weight.lookups.clear()
+        self._cut()
+
+    def _cut(self) -> None:
+        """End the segment."""
         self._open.clear()
         self._reader.cut()
+        for weight in self._weights:
+            weight.forget()
 
     @torch.no_grad()
     def reset(self, *, weights: bool, state: bool) -> None:
         """Drop the open segment; go back to the trained weights, the zero state, or both."""
-        self._open.clear()
-        self._reader.cut()
+        self._cut()
         if state:
             self._reader.reset([0])
         if weights:

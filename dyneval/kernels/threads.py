@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from llvmlite import ir
 from numba.core import cgutils, types
-from numpy.typing import NDArray
 
 from dyneval.kernels.compiling import intrinsic, jit
 from dyneval.kernels.plans import Record, integers
@@ -100,9 +99,8 @@ def share(total: int, thread: int, threads: int) -> tuple[int, int]:
     return first, min(first + each, total)
 
 
-def run(function: Any, plan: NDArray[Any]) -> None:
-    """Run a kernel on a plan, a record array of one, with the threads that the plan names."""
-    threads, pointer = int(plan["threads"][0]), plan.ctypes.data
+def run(function: Any, pointer: int, threads: int) -> None:
+    """Run a kernel on the plan at an address, with as many threads as the plan names."""
     if threads == 1:
         function.ctypes(pointer)
         return

@@ -18,12 +18,15 @@ from numba.core import cgutils, types
 
 from dyneval.kernels.compiling import PLACE, intrinsic, jit, kernel
 from dyneval.kernels.plans import Record, at, only, weight
-from dyneval.kernels.products import FIRST_CACHE, TOKENS, Matrix, by_count, over_rows, plus
+from dyneval.kernels.products import TOKENS, Matrix, by_count, over_rows, plus
 from dyneval.kernels.rates import PRIOR, RMS
 from dyneval.kernels.vectors import INTEGER, Lanes, Total, Vector, over_columns
 
+_FIRST_CACHE = 16384  # bytes of it that inputs may take
 _ROWS = 4  # of a tile, where there are too many inputs for registers or the first cache
-_AHEAD = 4  # vectors: such a tile is too slow for the processor to fetch ahead by itself
+# Bytes to ask for ahead. Processors follow a row by themselves, but only to the end of its 4 KB;
+# where many inputs make a tile slow, closer is enough.
+_AHEAD, _NEAR = 1024, 256
 
 
 def _moved(
@@ -93,6 +96,10 @@ def _move(
             )
             lanes.store(_moved(old, gradient, towards, scale, *scalars), place, mask)
 
+        def fetch(row: ir.Value, column: ir.Value, ahead: int) -> None:
+            for source in read:
+                lanes.fetch(source.at(row, plus(builder, column, ahead * 8 // lanes.bits)))
+
         def few(row: ir.Value, tokens: int) -> None:
             factors = [
                 lanes.spread(builder.load(gradients.at(INTEGER(i), row))) for i in range(tokens)
@@ -100,6 +107,7 @@ def _move(
 
             def body(column: ir.Value, mask: ir.Value | None) -> None:
                 gradient = lanes.constant(0)
+                fetch(row, column, _AHEAD)
                 for i, factor in enumerate(factors):
                     gradient += factor * lanes.load(inputs.at(INTEGER(i), column), mask)
                 move(row, column, mask, gradient)
@@ -111,9 +119,8 @@ def _move(
 
             def body(column: ir.Value, mask: ir.Value | None) -> None:
                 sums = [Total(lanes) for _ in lines]
-                for source in read:
-                    for line in lines:
-                        lanes.fetch(source.at(line, plus(builder, column, _AHEAD * lanes.count)))
+                for line in lines:
+                    fetch(line, column, _NEAR)
                 with cgutils.for_range(builder, number, intp=INTEGER) as loop:
                     given = lanes.load(inputs.at(loop.index, column), mask)
                     for line, total in zip(lines, sums, strict=True):
@@ -130,7 +137,7 @@ def _move(
         taken = builder.mul(number, builder.sub(right, left))
         is_few = builder.and_(
             builder.icmp_signed("<=", number, INTEGER(TOKENS)),
-            builder.icmp_signed("<=", taken, INTEGER(FIRST_CACHE * 8 // lanes.bits)),
+            builder.icmp_signed("<=", taken, INTEGER(_FIRST_CACHE * 8 // lanes.bits)),
         )
         with builder.if_else(is_few) as (then, otherwise):
             with then:
