@@ -44,10 +44,10 @@ class Generic(Route):
         self._ones = torch.ones(int(self._records["rows"].max()), dtype=dtype)
         self._zeros = torch.zeros(int(self._records["columns"].max()), dtype=dtype)
         self._sync = np.zeros(threads.SYNC, np.int64)
-        self._step = np.zeros(1, plans.step(number))
-        self._step["one"], self._step["size"] = 1, np.dtype(number).itemsize
-        self._step["sync"], self._step["ones"] = self._sync.ctypes.data, self._ones.data_ptr()
-        self._step["move"] = updates.move.address(number)
+        self._plan = np.zeros(1, plans.step(number))
+        self._plan["one"], self._plan["size"] = 1, np.dtype(number).itemsize
+        self._plan["sync"], self._plan["ones"] = self._sync.ctypes.data, self._ones.data_ptr()
+        self._plan["move"] = updates.move.address(number)
         self._move_all = move_all.compiled(number)
 
     def _move(self, gradients: Sequence[Tensor | None]) -> None:
@@ -63,10 +63,10 @@ class Generic(Route):
         for place, job in enumerate(jobs):
             every[place] = job[0]
         count = torch.get_num_threads()
-        self._step["threads"] = count
-        self._step["jobs"], self._step["count"] = every.ctypes.data, len(every)
+        self._plan["threads"] = count
+        self._plan["jobs"], self._plan["count"] = every.ctypes.data, len(every)
         self._sync[:] = 0
-        threads.run(self._move_all, self._step.ctypes.data, count)
+        threads.run(self._move_all, self._plan.ctypes.data, count)
 
     def _jobs(
         self, record: NDArray[Any], weight: Weight, gradient: Tensor | None, kept: list[Tensor]
