@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from dyneval.reading import evaluating
+
 
 class LSTM(nn.Module):
     """An embedding, `nn.LSTM` layers of the given widths, a softmax."""
@@ -45,9 +47,10 @@ class MLSTM(nn.Module):
         self.output = nn.Linear(units, symbols)
 
     def forward(self, tokens, state=None):
-        h, c = state or [torch.zeros(len(tokens), self.units)] * 2
+        x = self.embedding(tokens)
+        h, c = state or [x.new_zeros(len(tokens), self.units)] * 2
         outputs = []
-        for projected in self.inputs(self.embedding(tokens)).unbind(1):
+        for projected in self.inputs(x).unbind(1):
             factor, gates = projected.split([self.units, 4 * self.units], 1)
             i, f, g, o = (gates + self.recurrent(factor * self.multiply(h))).chunk(4, 1)
             c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
@@ -72,7 +75,8 @@ class Block(nn.Module):
         q, k, v = (p.view(shape).transpose(1, 2) for p in self.qkv(self.before(x)).chunk(3, -1))
         if memory is not None:
             k, v = torch.cat([memory[0], k], 2), torch.cat([memory[1], v], 2)
-        mask = torch.ones(length, k.shape[2], dtype=torch.bool).tril(k.shape[2] - length)
+        mask = torch.ones(length, k.shape[2], dtype=torch.bool, device=x.device)
+        mask = mask.tril(k.shape[2] - length)
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         x = x + self.out(attended.transpose(1, 2).reshape(x.shape))
         x = x + self.narrow(F.gelu(self.wide(self.after(x))))
@@ -114,11 +118,17 @@ def _cut(state):
     return [s.detach() if torch.is_tensor(s) else tuple(t.detach() for t in s) for s in state]
 
 
+def to_model(model, *tokens):
+    """Return tokens where a model is."""
+    device = next(model.parameters()).device
+    return [each.to(device) for each in tokens]
+
+
 class AuthorsLoop:
     """Dynamic evaluation as the method is told, parameter by parameter."""
 
     def __init__(self, model, learning_rate, decay_rate, epsilon):
-        self.model, self.state = model.eval(), None
+        self.model, self.state = evaluating(model), None
         self.rates = learning_rate, decay_rate, epsilon
         self.priors = [
             (p.detach().clone(), torch.full_like(p, 1e-3), torch.ones_like(p))
@@ -128,6 +138,7 @@ class AuthorsLoop:
     def segment(self, inputs, targets, lap):
         """Score a segment and learn from it; `lap` is called after each of the three parts."""
         rate, decay, epsilon = self.rates
+        inputs, targets = to_model(self.model, inputs, targets)
         self.model.zero_grad()
         logits, state = self.model(inputs, self.state)
         loss = F.cross_entropy(logits[0], targets[0])
@@ -149,6 +160,7 @@ class TorchStatic:
 
     @torch.no_grad()
     def segment(self, inputs, targets, lap):
+        inputs, targets = to_model(self.model, inputs, targets)
         logits, self.state = self.model(inputs, self.state)
         F.cross_entropy(logits[0], targets[0])
         lap()

@@ -31,23 +31,22 @@ class Case:
     floor: tuple[float | None, ...]
     weighed: bool = False  # whether its memory is measured
 
-    @property
-    def engines(self):
+    def engines(self, device):
         """Return what is timed, by the names of `build`."""
-        own = ["fused", "static fused"] if self.architecture else []
+        own = ["fused", "static fused"] if self.architecture and device == "cpu" else []
         return ["authors", "torch static", "reference", "generic", *own]
 
-    def build(self, engine):
+    def build(self, engine, device="cpu"):
         """Return what reads segments in one way."""
         torch.manual_seed(1)
         if engine == "authors":
-            return baselines.AuthorsLoop(self.plain(self.symbols), *RATES)
+            return baselines.AuthorsLoop(self.plain(self.symbols).to(device), *RATES)
         if engine == "torch static":
-            return baselines.TorchStatic(self.plain(self.symbols))
+            return baselines.TorchStatic(self.plain(self.symbols).to(device))
         if engine == "static fused":
             return Reading(Static(self.model(), "fused"))
         rate, decay, epsilon = RATES
-        model = self.model()
+        model = self.model().to(device)
         return Reading(
             Dynamic(model, Rms(rate, epsilon) + RmsDecay(decay), even_priors(model), engine)
         )

@@ -3,6 +3,7 @@
 Two processes, one with the default malloc and one with a tuned malloc, take turns: in each round
 each of them times a few segments of every engine, so that what else the machine does falls on all
 alike. Figures are medians with quartiles over all rounds; only ratios within one run mean much.
+With `--device cuda` there is one process: malloc has no part in it.
 """
 
 import argparse
@@ -32,48 +33,56 @@ def work():
     if threads:
         torch.set_num_threads(int(threads))
     generator = torch.Generator().manual_seed(1)
-    engines, case = {}, None
+    engines, case, device = {}, None, None
     for line in sys.stdin:
         asked = json.loads(line)
         if asked["do"] == "case":
-            engines, case = {}, CASES[asked["case"]]
+            engines, case, device = {}, CASES[asked["case"]], asked["device"]
             touched, recurrent = case.touched()
-            answer = {"touched": touched, "recurrent": recurrent, "engines": case.engines}
+            answer = {"touched": touched, "recurrent": recurrent, "engines": case.engines(device)}
         elif asked["do"] == "bandwidth":
-            answer = bandwidth(torch)
+            answer = bandwidth(torch, device)
         elif asked["do"] == "memory":
             answer = memory(torch, case, generator)
         else:
             name = asked["engine"]
             if name not in engines:
-                engines[name] = case.build(name)
-                read(torch, case, engines[name], 3 + 1024 // case.segment_length % 16, generator)
-            answer = read(torch, case, engines[name], WARM_UP + asked["segments"], generator)
+                engines[name] = case.build(name, device)
+                first = 3 + 1024 // case.segment_length % 16
+                read(torch, case, engines[name], first, generator, device)
+            answer = read(
+                torch, case, engines[name], WARM_UP + asked["segments"], generator, device
+            )
             answer = answer[WARM_UP:]
         print(json.dumps(answer), flush=True)
 
 
-def read(torch, case, engine, segments, generator):
+def now(torch, device):
+    """Return the time when all that was begun is done."""
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def read(torch, case, engine, segments, generator, device):
     """Return the seconds of each part of each segment."""
     every = []
     for _ in range(segments):
         text = torch.randint(case.symbols, (1, case.segment_length + 1), generator=generator)
-        laps = [time.perf_counter()]
-        engine.segment(
-            text[:, :-1], text[:, 1:], lambda laps=laps: laps.append(time.perf_counter())
-        )
+        laps = [now(torch, device)]
+        engine.segment(text[:, :-1], text[:, 1:], lambda laps=laps: laps.append(now(torch, device)))
         every.append([b - a for a, b in zip(laps, laps[1:], strict=False)])
     return every
 
 
-def bandwidth(torch):
+def bandwidth(torch, device):
     """Return bytes a second of θ ← θ + x, in place, in all threads: two reads and a write."""
-    theta, x = torch.zeros(LARGE), torch.zeros(LARGE)
+    theta, x = torch.zeros(LARGE, device=device), torch.zeros(LARGE, device=device)
     best = float("inf")
     for _ in range(5):
-        began = time.perf_counter()
+        began = now(torch, device)
         theta.add_(x)
-        best = min(best, time.perf_counter() - began)
+        best = min(best, now(torch, device) - began)
     return 3 * theta.numel() * theta.element_size() / best
 
 
@@ -83,11 +92,11 @@ def memory(torch, case, generator):
     What is imported and compiled is there before, and no other model.
     """
     small = replace(case, settings=case.settings | {"units": 64, "embedding_size": 64})
-    read(torch, small, small.build("fused"), 2, generator)
+    read(torch, small, small.build("fused"), 2, generator, "cpu")
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     before = pages * resource.getpagesize()
     engine = case.build("fused")
-    read(torch, case, engine, 3, generator)
+    read(torch, case, engine, 3, generator, "cpu")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     weights = sum(weight.nbytes for weight in case.model().parameters())
     return {"grown": peak - before, "weights": weights}
@@ -115,9 +124,9 @@ class Worker:
         return json.loads(line)
 
 
-def measure(name, workers, rounds, segments):
+def measure(name, workers, rounds, segments, device):
     """Return the seconds of every part of every segment of a case, by malloc and engine."""
-    about = [worker.ask(do="case", case=name) for worker in workers.values()][0]
+    about = [worker.ask(do="case", case=name, device=device) for worker in workers.values()][0]
     times = {malloc: {engine: [] for engine in about["engines"]} for malloc in workers}
     rates = []
     for turn in range(rounds):
@@ -151,7 +160,7 @@ def summary(case, about, rate, times):
     n, touched = case.segment_length, about["touched"]
     bytes_once = 4 * 6 * touched
     bytes_by_token = bytes_once + 4 * (2 * n - 3) * about["recurrent"]
-    default, tuned = times["default"], times["tuned"]
+    default, tuned = times["default"], times.get("tuned")
     seconds = {
         malloc: {engine: quartiles([sum(parts) for parts in each]) for engine, each in all_.items()}
         for malloc, all_ in times.items()
@@ -166,7 +175,7 @@ def summary(case, about, rate, times):
     def ratio(engine, other, of):
         return median([sum(p) for p in of[other]]) / median([sum(p) for p in of[engine]])
 
-    return {
+    figures = {
         "title": case.title,
         "segment_length": n,
         "weights_touched": touched,
@@ -182,10 +191,13 @@ def summary(case, about, rate, times):
         "bound_over_fused": bytes_once / rate / middle[best],
         "bound_by_token_over_fused": bytes_by_token / rate / middle[best],
         "fused_over_authors": ratio(best, "authors", default),
-        "fused_over_authors_tuned": ratio(best, "authors", tuned),
         "fused_time_over_torch_static": 1 / ratio(best, "torch static", default),
         "generic_over_authors": ratio("generic", "authors", default),
+        "generic_over_reference": ratio("generic", "reference", default),
     }
+    if tuned:
+        figures["fused_over_authors_tuned"] = ratio(best, "authors", tuned)
+    return figures
 
 
 RATIOS = {
@@ -196,6 +208,12 @@ RATIOS = {
     "fused_time_over_torch_static": "fused time / torch static time",
     "generic_over_authors": "generic route / authors' loop",
 }
+GPU_RATIOS = {
+    "bound_over_fused": "lower bound's time / generic time",
+    "generic_over_authors": "generic route / authors' loop",
+    "generic_over_reference": "generic route / reference",
+    "fused_time_over_torch_static": "generic time / torch static time",
+}
 PARTS = {
     "authors": ("forward", "backward", "update"),
     "torch static": ("forward",),
@@ -204,7 +222,7 @@ PARTS = {
 
 
 def show(name, case, figures):
-    """Print a case."""
+    """Print a case; what it has to reach is for the CPU."""
     n, rate = figures["segment_length"], figures["in_place_gigabytes_per_second"]
     print(f"\n({name}) {figures['title']}, n = {n}")
     print(
@@ -214,8 +232,9 @@ def show(name, case, figures):
         f"recurrent ones by token {figures['bytes_by_token'] / 1e6:,.0f} MB, "
         f"{figures['bytes_by_token'] / 1e6 / rate:.2f} ms"
     )
-    print(f"    {'':14}{'tokens/s':>10}  {'(quartiles)':19}{'tuned malloc':>13}   ms a segment")
-    tuned = figures["tokens_per_second"]["tuned"]
+    tuned = figures["tokens_per_second"].get("tuned")
+    second = f"{'tuned malloc':>13}" if tuned else ""
+    print(f"    {'':14}{'tokens/s':>10}  {'(quartiles)':19}{second}   ms a segment")
     for engine, (low, middle, high) in figures["tokens_per_second"]["default"].items():
         names = PARTS.get(engine, ("forward", "backward and update"))
         parts = ", ".join(
@@ -223,12 +242,17 @@ def show(name, case, figures):
             for part, ms in zip(names, figures["milliseconds"][engine], strict=False)
         )
         spread = f"({low:,.0f} to {high:,.0f})"
-        print(f"    {engine:14}{middle:10,.0f}  {spread:19}{tuned[engine][1]:13,.0f}   {parts}")
+        second = f"{tuned[engine][1]:13,.0f}" if tuned else ""
+        print(f"    {engine:14}{middle:10,.0f}  {spread:19}{second}   {parts}")
     if "memory" in figures:
         grown, weights = figures["memory"]["grown"], figures["memory"]["weights"]
         print(
             f"    memory: {grown / weights:.2f} times the weights' {weights / 1e6:,.0f} MB   ≤ 3.3"
         )
+    if not tuned:
+        for key, what in GPU_RATIOS.items():
+            print(f"    {what:32}{figures[key]:7.2f}")
+        return
     for (key, what), floor in zip(RATIOS.items(), case.floor, strict=True):
         if floor is not None:
             fine = figures[key] <= floor if "time_over" in key else figures[key] >= floor
@@ -242,6 +266,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--segments", type=int, default=5, help="of an engine in each round")
     parser.add_argument("--threads", type=int, help="default: all cores")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--json", help="a file for all figures")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -253,22 +278,31 @@ def main():
     import torch
     from cases import CASES
 
+    from dyneval import devices
+
     threads = options.threads or torch.get_num_threads()
     about = {
         "machine": f"{platform.system()} {platform.machine()}",
         "threads": threads,
+        "device": devices.describe(torch.device(options.device)),
         "versions": {"torch": torch.__version__, "numba": numba.__version__},
         "python": platform.python_version(),
     }
-    print(f"torch {torch.__version__}, numba {numba.__version__}, {threads} threads, float32")
+    print(
+        f"torch {torch.__version__}, numba {numba.__version__}, {threads} threads, "
+        f"{about['device']}, float32"
+    )
     found = {}
     for name in options.cases:
-        workers = {"default": Worker({}, threads), "tuned": Worker(TUNED, threads)}
+        workers = {"default": Worker({}, threads)}
+        if options.device == "cpu":
+            workers["tuned"] = Worker(TUNED, threads)
         case = CASES[name]
-        found[name] = summary(case, *measure(name, workers, options.rounds, options.segments))
-        if case.weighed and sys.platform == "linux":
+        measured = measure(name, workers, options.rounds, options.segments, options.device)
+        found[name] = summary(case, *measured)
+        if case.weighed and sys.platform == "linux" and options.device == "cpu":
             fresh = Worker({}, threads)
-            fresh.ask(do="case", case=name)
+            fresh.ask(do="case", case=name, device="cpu")
             found[name]["memory"] = fresh.ask(do="memory")
             workers["fresh"] = fresh
         for worker in workers.values():

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dyneval.gradient_stats import Prior
-from dyneval.reading import Categorical, Reader, concatenate, leaves, tree
+from dyneval.reading import Categorical, Reader, concatenate, evaluating, leaves, tree
 from dyneval.rules import Rule
 
 
@@ -50,19 +50,28 @@ class Engine(Protocol):
         ...
 
 
-class Reference:
-    """Autograd, then the update in place: θ_l ← θ_l − gain ⊙ ∇L + pull ⊙ (θ_g − θ_l)."""
+class Autograd:
+    """What engines have in common that leave the gradient to autograd: all but the step itself.
 
-    def __init__(self, model: Any, rule: Rule, priors: Mapping[str, Prior]) -> None:
+    `own` is a module with weights of its own, which are θ_l.
+    """
+
+    def __init__(self, own: Any, priors: Mapping[str, Prior]) -> None:
         self._priors = priors
-        own = copy.deepcopy(model).eval().requires_grad_(True)
-        self._theta = dict(own.named_parameters())
-        # both once for all segments
-        self._amounts = {
-            name: (rule.gain(priors[name]), rule.pull(priors[name])) for name in self._theta
-        }
-        self._reader = Reader(own)
+        self._parameters: dict[str, nn.Parameter] = dict(own.named_parameters())
+        self._theta = {name: weight.detach() for name, weight in self._parameters.items()}
+        self._device = next(own.parameters()).device
+        self._reader = Reader(evaluating(own).requires_grad_(True), self._device)
         self._open: list[Categorical] = []  # with their graphs
+
+    def _step(self, loss: Tensor) -> None:
+        """Take one step on the mean nats of a segment."""
+        raise NotImplementedError
+
+    def _cut(self) -> None:
+        """End the segment."""
+        self._open.clear()
+        self._reader.cut()
 
     @torch.enable_grad()  # whatever the caller has set: learning needs the graph
     def predict(self, tokens: Tensor) -> Categorical:
@@ -78,11 +87,49 @@ class Reference:
             count = targets.shape[1]
             read = Categorical(whole.log_probs[:, :count], whole.hidden[:, :count])
             self._step(read.nats(targets).mean())
-        self._open.clear()
-        self._reader.cut()
+        self._cut()
+
+    @torch.no_grad()
+    def reset(self, *, weights: bool, state: bool) -> None:
+        """Drop the open segment; go back to the trained weights, the zero state, or both."""
+        self._cut()
+        if state:
+            self._reader.reset([0])
+        if weights:
+            for name, theta in self._theta.items():
+                theta.copy_(self._priors[name].theta)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return θ_l by name, as it is now."""
+        return dict(self._theta)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the adapted weights and the hidden state."""
+        weights = {f"weights.{name}": theta.clone() for name, theta in self._theta.items()}
+        state = leaves(self._reader.split().get(0), "state")
+        return weights | {path: leaf.clone() for path, leaf in state.items()}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on where `state_dict` was taken."""
+        self.reset(weights=False, state=True)
+        for name, theta in self._theta.items():
+            theta.copy_(state[f"weights.{name}"])
+        self._reader.states = [([0], tree(state, "state", self._device))]
+
+
+class Reference(Autograd):
+    """Autograd, then the update in place: θ_l ← θ_l − gain ⊙ ∇L + pull ⊙ (θ_g − θ_l)."""
+
+    def __init__(self, model: Any, rule: Rule, priors: Mapping[str, Prior]) -> None:
+        super().__init__(copy.deepcopy(model), priors)
+        # both once for all segments
+        self._amounts = {
+            name: (rule.gain(priors[name]), rule.pull(priors[name])) for name in self._theta
+        }
 
     def _step(self, loss: Tensor) -> None:
-        gradients = torch.autograd.grad(loss, list(self._theta.values()), allow_unused=True)
+        gradients = torch.autograd.grad(loss, list(self._parameters.values()), allow_unused=True)
         with torch.no_grad():
             for (name, theta), gradient in zip(self._theta.items(), gradients, strict=True):
                 gain, pull = self._amounts[name]
@@ -94,31 +141,3 @@ class Reference:
                     theta.addcmul_(gradient, gain, value=-1)
                 else:
                     theta.sub_(gradient, alpha=gain)
-
-    @torch.no_grad()
-    def reset(self, *, weights: bool, state: bool) -> None:
-        """Drop the open segment; go back to the trained weights, the zero state, or both."""
-        self._open.clear()
-        self._reader.cut()
-        if state:
-            self._reader.reset([0])
-        if weights:
-            for name, theta in self._theta.items():
-                theta.copy_(self._priors[name].theta)
-
-    def weights(self) -> dict[str, Tensor]:
-        """Return θ_l by name, as it is now."""
-        return {name: theta.detach() for name, theta in self._theta.items()}
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the adapted weights and the hidden state."""
-        weights = {f"weights.{name}": theta.clone() for name, theta in self.weights().items()}
-        return weights | leaves(self._reader.split().get(0), "state")
-
-    @torch.no_grad()
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on where `state_dict` was taken."""
-        self.reset(weights=False, state=True)
-        for name, theta in self._theta.items():
-            theta.copy_(state[f"weights.{name}"])
-        self._reader.states = [([0], tree(state, "state"))]

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Generator, Tensor
 
-from dyneval import corpora, kernels, models, provenance
+from dyneval import corpora, devices, kernels, models, provenance
 from dyneval.evaluation import evaluate
 from dyneval.predictors import Predictor
 from dyneval.reading import Categorical
@@ -139,7 +139,7 @@ def _generate(
     unread = condition(predictor, conditioning, segment_length)
     targets = unread[:, 1:]  # of the open segment
     for _ in range(count):
-        token = sampling.draw(predictor.predict(unread).log_probs[0, -1], generator)
+        token = sampling.draw(predictor.predict(unread).log_probs[0, -1].cpu(), generator)
         unread = conditioning.new_full((1, 1), token)
         targets = torch.cat([targets, unread], 1)
         if targets.shape[1] == segment_length:
@@ -210,6 +210,7 @@ class Writing:
     stats: str | Path | None = None
     unknown: Unknown | None = None
     engine: kernels.Name = "auto"
+    device: str = "auto"  # cpu, cuda, or cuda where there is one
 
     def __post_init__(self) -> None:
         if self.skip < 0 or (self.limit is not None and self.limit < 1):
@@ -225,7 +226,8 @@ class Writing:
 
     def begin(self, report: Callable[[int, int], None] | None = None) -> Begun:
         """Read the conditioning."""
-        checkpoint, settings = models.load(self.model), self.settings
+        checkpoint = models.load(self.model, devices.find(self.device))
+        settings = self.settings
         corpus = corpora.load(self.corpus, checkpoint.vocabulary, self.unknown)
         text = corpus.read(self.split)
         stop = len(text) if self.limit is None else self.skip + self.limit

@@ -61,6 +61,12 @@ class _Memory:
         keys = like.new_zeros(slots, like.shape[-1])
         return cls(keys, numbers.clamp(min=0), numbers)
 
+    def to(self, device: torch.device) -> None:
+        """Lie on a device from now on."""
+        for name in ("keys", "values", "numbers", "last"):
+            value = getattr(self, name)
+            setattr(self, name, None if value is None else value.to(device))
+
     def write(self, hidden: Tensor, tokens: Tensor) -> None:
         """Add the pairs that (T,) tokens complete; (T, H) hidden came of reading them."""
         keys = hidden[:-1] if self.last is None else torch.cat([self.last, hidden[:-1]])
@@ -99,7 +105,7 @@ class NeuralCache:
             if length:
                 hidden = prediction.hidden[row, :length]
                 log_probs[row, :length] = self._mix(
-                    row, log_probs[row, :length], hidden, tokens[row, :length]
+                    row, log_probs[row, :length], hidden, tokens[row, :length].to(hidden.device)
                 )
         return Categorical(log_probs, prediction.hidden)
 
@@ -124,6 +130,7 @@ class NeuralCache:
         memory = self._memories[row]
         if memory is None:
             memory = _Memory.of(self.size + len(hidden), hidden)
+        memory.to(hidden.device)  # one that was loaded may be elsewhere
         if len(memory.numbers) < self.size + len(hidden):
             larger = _Memory.of(self.size + len(hidden), hidden)
             held = memory.numbers >= 0

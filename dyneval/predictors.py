@@ -18,7 +18,7 @@ from dyneval import kernels
 from dyneval.engines import Engine
 from dyneval.gradient_stats import Collection, GradientStats, Prior, without_statistics
 from dyneval.models import fingerprint
-from dyneval.reading import Categorical, Prediction, Reader, assemble, concatenate
+from dyneval.reading import Categorical, Prediction, Reader, assemble, concatenate, evaluating
 from dyneval.rules import Rule
 from dyneval.streams import PAD
 
@@ -130,10 +130,11 @@ class Static(_Streams):
     def __init__(self, model: Any, engine: kernels.Name = "auto") -> None:
         super().__init__()
         # the same weights in a module of its own: the caller's stays in the mode that it is in
-        own = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
+        weights = list(model.parameters())
+        own = copy.deepcopy(model, {id(weight): weight for weight in weights})
         # `engine` says what runs, and why
         forward, self.engine = kernels.fast_forward(own.eval(), engine)
-        self._reader = Reader(forward)
+        self._reader = Reader(forward, weights[0].device if weights else None)
 
     @torch.no_grad()
     def predict(self, tokens: Tensor) -> Categorical:
@@ -259,10 +260,10 @@ class Collector(_Streams):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self._hash = fingerprint(model)
-        own = copy.deepcopy(model).eval().requires_grad_(True)
+        own = evaluating(copy.deepcopy(model)).requires_grad_(True)
         self._weights = dict(own.named_parameters())
         self._squares = {name: torch.zeros_like(w) for name, w in model.named_parameters()}
-        self._reader = Reader(own)
+        self._reader = Reader(own, next(own.parameters()).device)
         self._segment: list[Categorical] = []
         self._length = 0  # n, the longest segment
         self._batches = 0  # N_b
@@ -310,7 +311,7 @@ class Collector(_Streams):
             self._hash, len(self.position), self._length, self._batches, corpus, checksum
         )
         return GradientStats(
-            {name: (sum_ / self._batches).sqrt() for name, sum_ in self._squares.items()},
+            {name: (sum_ / self._batches).sqrt().cpu() for name, sum_ in self._squares.items()},
             collection,
         )
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dyneval import devices
 from dyneval.corpora import Corpus
 from dyneval.gradient_stats import GradientStats
 from dyneval.models import Checkpoint, fingerprint
@@ -45,5 +46,6 @@ def describe(
             "python": platform.python_version(),
         },
         "threads": torch.get_num_threads(),
+        "device": devices.describe(next(checkpoint.model.parameters()).device),
         "machine": f"{platform.system()} {platform.machine()}",
     }

@@ -35,6 +35,7 @@ class Categorical:
 
     def nats(self, targets: Tensor) -> Tensor:
         """(B, T) what followed -> (B, T) −log p of it, NaN where it is PAD."""
+        targets = targets.to(self.log_probs.device)
         missing = targets == PAD
         indices = targets.masked_fill(missing, 0).unsqueeze(-1)
         nats = -self.log_probs.gather(-1, indices).squeeze(-1)
@@ -106,26 +107,36 @@ def leaves(state: State, path: str) -> dict[str, Tensor]:
     return {k: leaf for key, value in items for k, leaf in leaves(value, f"{path}.{key}").items()}
 
 
-def tree(flat: Mapping[str, Tensor], path: str) -> State:
-    """Return the state whose `leaves` these are."""
+def tree(flat: Mapping[str, Tensor], path: str, device: torch.device | None = None) -> State:
+    """Return the state whose `leaves` these are, on a device (default: where they are)."""
     if path in flat:
-        return flat[path]
+        return flat[path].to(device=device)
     start = f"{path}."
     keys = {name.removeprefix(start).split(".")[0] for name in flat if name.startswith(start)}
     if all(map(str.isdigit, keys)):
-        return tuple(tree(flat, start + key) for key in sorted(keys, key=int)) or None
-    return {key: tree(flat, start + key) for key in sorted(keys)}
+        return tuple(tree(flat, start + key, device) for key in sorted(keys, key=int)) or None
+    return {key: tree(flat, start + key, device) for key in sorted(keys)}
+
+
+def evaluating(model: Any) -> Any:
+    """Return a module that is one's own in eval mode, without dropout but with gradients."""
+    model.eval()
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase) and next(module.parameters()).is_cuda:
+            module.dropout = 0.0
+            module.training = True  # or else cuDNN refuses to go back through it
+    return model
 
 
 class Reader:
     """A model and the hidden states of B streams that it reads with one set of weights.
 
     Rows that read equally far go through the model together, others apart, so that each row is
-    read just as it would be alone, whatever the lengths.
+    read just as it would be alone, whatever the lengths. Tokens may come from any device.
     """
 
-    def __init__(self, model: Any) -> None:
-        self.model = model
+    def __init__(self, model: Any, device: torch.device | None = None) -> None:
+        self.model, self.device = model, device  # None: where the tokens are
         self.states: list[tuple[list[int], State]] = []  # rows that were read together, and after
 
     def read(self, tokens: Tensor) -> Categorical:
@@ -137,8 +148,8 @@ class Reader:
         rows, parts = [], []
         for members, length, state in batches:
             if length:
-                inputs = tokens if len(batches) == 1 else tokens[members]
-                hidden, state = self.model.hidden(inputs[:, :length], state)
+                inputs = (tokens if len(batches) == 1 else tokens[members])[:, :length]
+                hidden, state = self.model.hidden(inputs.to(device=self.device), state)
                 log_probs = torch.log_softmax(self.model.logits(hidden), -1)
                 rows += members
                 parts.append(Categorical(log_probs, hidden))
@@ -185,4 +196,4 @@ class Reader:
 
     def load_state_dict(self, state: Mapping[str, Tensor], count: int) -> None:
         """Go on with `count` rows where `state_dict` was taken."""
-        self.states = [([row], tree(state, f"state.{row}")) for row in range(count)]
+        self.states = [([row], tree(state, f"state.{row}", self.device)) for row in range(count)]

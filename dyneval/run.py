@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dyneval import corpora, kernels, models, provenance, storage
+from dyneval import corpora, devices, kernels, models, provenance, storage
 from dyneval.evaluation import LIMIT_FACTOR, evaluate
 from dyneval.gradient_stats import GradientStats
 from dyneval.models import Checkpoint
@@ -56,6 +56,7 @@ class Run:
     first_token: FirstToken = "unscored"
     limit: int | None = None  # tokens of the split to read
     engine: kernels.Name = "auto"
+    device: str = "auto"  # cpu, cuda, or cuda where there is one
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -81,7 +82,7 @@ class Run:
         With a `folder`, what was reached is kept there every `save_every` seconds; `resume` goes
         on from it. A predictor that diverges keeps its scores up to there, and the others go on.
         """
-        checkpoint = models.load(self.model)
+        checkpoint = models.load(self.model, devices.find(self.device))
         corpus = corpora.load(self.corpus, checkpoint.vocabulary, self.unknown)
         text = corpus.read(self.split)[: self.limit]
         first = 0 if self.first_token == "uniform" else 1

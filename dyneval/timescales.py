@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dyneval import corpora, kernels, models, provenance, storage
+from dyneval import corpora, devices, kernels, models, provenance, storage
 from dyneval.evaluation import LIMIT_FACTOR, evaluate
 from dyneval.neural_cache import Base
 from dyneval.predictors import Predictor
@@ -208,6 +208,7 @@ class Sequences:
     stats: str | Path | None = None
     unknown: Unknown | None = None
     engine: kernels.Name = "auto"
+    device: str = "auto"  # cpu, cuda, or cuda where there is one
 
     def __post_init__(self) -> None:
         if self.length < 2 or (self.count is not None and self.count < 2):
@@ -234,7 +235,7 @@ class Sequences:
         """
         if streams < 1:
             raise ValueError(f"{streams} streams side by side read nothing; give 1 or more")
-        checkpoint = models.load(self.model)
+        checkpoint = models.load(self.model, devices.find(self.device))
         corpus = corpora.load(self.corpus, checkpoint.vocabulary, self.unknown)
         rows = self._cut(corpus.read(self.split).stream[0])
         stats = find_statistics(

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dyneval import kernels, settings, storage
+from dyneval import devices, kernels, settings, storage
 from dyneval.corpora import Corpus
 from dyneval.evaluation import evaluate
 from dyneval.gradient_stats import GradientStats
@@ -319,6 +319,7 @@ def tune_rows(
         "tokens": len(text),
         "checksum": corpus.checksum(split),
         "model_hash": fingerprint(checkpoint.model),
+        "device": devices.describe(next(checkpoint.model.parameters()).device),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
     }

@@ -52,6 +52,13 @@ def tiny(name: str, vocabulary_size: int = VOCABULARY) -> nn.Module:
     return model.eval()
 
 
+@pytest.fixture(autouse=True)
+def no_gpu(request, monkeypatch):
+    """`auto` is the CPU, to the same bits on every machine, but in tests of a GPU."""
+    if "gpu" not in request.keywords:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
 @pytest.fixture(params=[name for name in MODELS if name != "small"])
 def model(request):
     """A model of each architecture, tied and untied."""

@@ -30,7 +30,7 @@ def priors(model: nn.Module) -> dict[str, Prior]:
     return {
         name: Prior(
             theta.detach(),
-            torch.rand(theta.shape, dtype=torch.double, generator=generator).to(theta.dtype),
+            torch.rand(theta.shape, dtype=torch.double, generator=generator).to(theta),
             0.4,
         )
         for name, theta in model.named_parameters()
@@ -44,7 +44,7 @@ def follow(engine: Engine, text: torch.Tensor, lengths: list[int]) -> list[torch
         inputs = text[None, start : start + length]
         targets = text[None, start + 1 : start + 1 + length]
         inputs = inputs[:, : targets.shape[1]]
-        nats.append(engine.predict(inputs).nats(targets)[0])
+        nats.append(engine.predict(inputs).nats(targets)[0].cpu())
         engine.learn(targets)
         start += length
     return nats
@@ -52,12 +52,12 @@ def follow(engine: Engine, text: torch.Tensor, lengths: list[int]) -> list[torch
 
 def difference(found: Engine, expected: Engine, start: dict[str, Prior]) -> float:
     """Return how far weights are apart, as a part of each tensor's largest change."""
-    theirs = {name: theta.double() for name, theta in expected.weights().items()}
-    ours = {name: theta.double() for name, theta in found.weights().items()}
+    theirs = {name: theta.double().cpu() for name, theta in expected.weights().items()}
+    ours = {name: theta.double().cpu() for name, theta in found.weights().items()}
     assert ours.keys() == theirs.keys()
     worst = 0.0
     for name, theta in theirs.items():
-        change = (theta - start[name].theta.double()).abs().max().item()
+        change = (theta - start[name].theta.double().cpu()).abs().max().item()
         apart = (ours[name] - theta).abs().max().item()
         worst = max(worst, apart / max(change, 1e-300) if apart else 0.0)
     return worst

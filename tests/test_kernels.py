@@ -12,7 +12,7 @@ from kernel_checks import RULES, difference, follow, priors
 
 from dyneval.engines import Reference
 from dyneval.evaluation import evaluate
-from dyneval.kernels import capture, recurrent, threads
+from dyneval.kernels import linear, recurrent, threads
 from dyneval.kernels.generic import Generic
 from dyneval.kernels.segments import Segment
 from dyneval.models import AWDLSTM, LSTM, MLSTM
@@ -35,7 +35,7 @@ def many_threads(request, monkeypatch):
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     monkeypatch.setattr(recurrent, "_WORTH", 1)
-    monkeypatch.setattr(capture, "_WORTH", 1)
+    monkeypatch.setattr(linear, "_WORTH", 1)
     yield request.param
     torch.set_num_threads(before)
 

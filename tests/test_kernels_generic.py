@@ -49,7 +49,7 @@ class InPlace(nn.Module):
     def forward(self, x):
         h = self.first(x).relu_()
         h = h * 1.0
-        h += self.second(h * 0.5)
+        h += self.second(h * 0.5).tanh_()
         return h
 
 

@@ -72,6 +72,7 @@ def test_a_result_says_what_makes_it_comparable(checkpoints, shifted):
     assert run["model_hash"] == models.fingerprint(checkpoint.model) == stats.model
     assert run["checksum"] == corpora.load(shifted).checksum()
     assert (run["tokens"], run["limit"], run["unknown"]) == (120, 120, None)
+    assert run["device"] == "cpu"
     assert run["vocabulary"] == {"kind": "words", "size": len(checkpoint.vocabulary)}
     assert {name: Settings(**row) for name, row in run["predictors"].items()} == PREDICTORS
     assert run["statistics"] == vars(stats)

@@ -15,6 +15,7 @@ from dyneval.cli.options import (
     Checkpoint,
     Corpus,
     DecayRate,
+    Device,
     Engine,
     Epsilon,
     Json,
@@ -59,6 +60,7 @@ def evaluate(
         "unscored"
     ),
     engine: Engine = "auto",
+    device: Device = "auto",
     threads: Threads = None,
     save: Save = None,
     figure: Annotated[Path | None, Option(help="Draw the mean so far (.png, .svg, .pdf).")] = None,
@@ -96,7 +98,18 @@ def evaluate(
         rule_flags,
         cache_flags if cache or cache_flags else None,
     )
-    run = Run(model, corpus, predictors, split, stats, unknown, first_token, limit, engine)  # type: ignore[arg-type]
+    run = Run(
+        model,
+        corpus,
+        predictors,
+        split,
+        stats,
+        unknown,  # type: ignore[arg-type]
+        first_token,  # type: ignore[arg-type]
+        limit,
+        engine,  # type: ignore[arg-type]
+        device,
+    )
     with bars("tokens", quiet=quiet) as update:
 
         def show(at: Progress) -> None:

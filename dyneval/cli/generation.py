@@ -14,6 +14,7 @@ from typer import Option
 from dyneval.cli.options import (
     Average,
     DecayRate,
+    Device,
     Engine,
     Epsilon,
     Json,
@@ -66,6 +67,7 @@ def generate(
         Option(help="Count the words that this text has, outside of the conditioning."),
     ] = None,
     engine: Engine = "auto",
+    device: Device = "auto",
     threads: Threads = None,
     save: Annotated[Path | None, Option(help="Write what --json prints (.json).")] = None,
     json: Json = False,
@@ -95,7 +97,7 @@ def generate(
         raise ValueError(f"the settings are of {', '.join(rows)}, not of dynamic; give a --rule")
     sampling, seeds = Sampling(temperature, top_k, top_p), range(seed, seed + samples)
     part = (split, skip, limit)
-    sources = (known, stats, unknown, engine)
+    sources = (known, stats, unknown, engine, device)
     task = Writing(model, conditioning, row, *part, length, sampling, seeds, *sources)  # type: ignore[arg-type]
     with bars("tokens", quiet=quiet) as update:
         begun = task.begin(lambda done, total: update("conditioning", done, total, ""))

@@ -22,6 +22,7 @@ Threads = Annotated[int | None, Option(help="Processor threads to use (default: 
 Engine = Annotated[
     str, Option(help="What computes: auto, fused, generic or reference.", metavar="ENGINE")
 ]
+Device = Annotated[str, Option(help="Where to compute: cpu, cuda, or auto, a GPU if there is one.")]
 Quiet = Annotated[bool, Option("--quiet", help="Show no progress.")]
 Stats = Annotated[
     Path | None, Option(help="Gradient statistics (default: those in the model's folder)")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from dyneval.cli.options import Corpus, Model, Quiet, SegmentLength, Threads, Unknown, use
+from dyneval.cli.options import Corpus, Device, Model, Quiet, SegmentLength, Threads, Unknown, use
 
 
 def gradient_stats(
@@ -21,6 +21,7 @@ def gradient_stats(
     half: Annotated[bool, Option("--half", help="Store them in 16 bits (bfloat16).")] = False,
     out: Annotated[Path | None, Option(help="File to write (default: the model folder's)")] = None,
     unknown: Unknown = None,
+    device: Device = "auto",
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
@@ -28,11 +29,11 @@ def gradient_stats(
     use(threads)
     import torch
 
-    from dyneval import collection, corpora, gradient_stats, models, storage
+    from dyneval import collection, corpora, devices, gradient_stats, models, storage
     from dyneval.progress import bars
     from dyneval.settings import default_length
 
-    checkpoint = models.load(model)
+    checkpoint = models.load(model, devices.find(device))
     path = out or models.folder_of(model) / gradient_stats.FILE
     storage.check_writable(path)
     text = corpora.load(corpus, checkpoint.vocabulary, unknown)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from dyneval.cli.options import (
     Checkpoint,
     Corpus,
     DecayRate,
+    Device,
     Engine,
     Epsilon,
     Json,
@@ -60,6 +61,7 @@ def timescales(
     settings: SettingsFiles = None,
     unknown: Unknown = None,
     engine: Engine = "auto",
+    device: Device = "auto",
     threads: Threads = None,
     save: Save = None,
     csv: Annotated[Path | None, Option(help="Write a row for each bucket (.csv).")] = None,
@@ -95,7 +97,7 @@ def timescales(
         average=average,
     )
     predictors = choose(rows_of(model, settings), default_length(vocabulary), rule_flags, None)
-    part, sources = (split, length, sequences), (stats, unknown, engine)
+    part, sources = (split, length, sequences), (stats, unknown, engine, device)
     task = timescales_.Sequences(model, corpus, predictors, *part, *sources)  # type: ignore[arg-type]
     with bars("tokens", quiet=quiet) as update:
 

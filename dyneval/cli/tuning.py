@@ -9,6 +9,7 @@ from typer import Option
 
 from dyneval.cli.options import (
     Corpus,
+    Device,
     Engine,
     Model,
     Quiet,
@@ -53,6 +54,7 @@ def tune(
     unknown: Unknown = None,
     force: Annotated[bool, Option("--force", help="Tune on a test split all the same.")] = False,
     engine: Engine = "auto",
+    device: Device = "auto",
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
@@ -61,14 +63,14 @@ def tune(
     Trials are kept in a journal beside that file: the same command goes on with them.
     """
     use(threads)
-    from dyneval import corpora, gradient_stats, models, report, settings, tuning
+    from dyneval import corpora, devices, gradient_stats, models, report, settings, tuning
     from dyneval.progress import bars
 
     if split == "test" and not force:
         raise ValueError(
             "settings tuned on a test split say nothing about it; tune on valid, or --force it"
         )
-    checkpoint, folder = models.load(model), models.folder_of(model)
+    checkpoint, folder = models.load(model, devices.find(device)), models.folder_of(model)
     text = corpora.load(corpus, checkpoint.vocabulary, unknown)  # type: ignore[arg-type]
     default = settings.default_length(checkpoint.vocabulary)
     length = default if segment_length is None else segment_length

@@ -4,6 +4,7 @@
 and update written by hand; `generic.Generic` for any other, with autograd and the same updates.
 Both are numba, compiled when first used and kept on disk. `fast_forward` is the same for reading
 without learning. Where numba is missing or its cache folder cannot be used, the plain engine runs.
+On a GPU `cuda.Triton` serves all models, or `cuda.Foreach` where Triton is missing.
 
 Read `network.py` first, then `lstm.py`; `updates.py` and `products.py` are where the time goes.
 """
@@ -39,11 +40,14 @@ def choose(
     read = {name: _read_by(rule, priors[name]) for name in theta}
     if engine == "reference":
         return lambda: Reference(model, rule, priors), "reference: asked for"
-    problem = _misfit(theta, read) or _unusable() or _unknown(rule)
+    on_cuda = _on_cuda(theta)
+    problem = _misfit(theta, read) or (None if on_cuda else _unusable()) or _unknown(rule)
     if problem is not None:
         if engine != "auto":
             raise _refusal(engine, problem)
         return lambda: Reference(model, rule, priors), f"reference: {problem}"
+    if on_cuda:
+        return _choose_on_cuda(model, rule, priors)
 
     from dyneval.kernels.compiling import announced
     from dyneval.kernels.generic import Generic
@@ -71,11 +75,15 @@ def fast_forward(model: Any, engine: Name = "auto") -> tuple[Any, str]:
     _known(engine)
     if engine == "reference":
         return model, "reference: asked for"
-    problem = _misfit(dict(model.named_parameters()), {}) or _unusable()
+    theta = dict(model.named_parameters())
+    on_cuda = _on_cuda(theta)
+    problem = _misfit(theta, {}) or (None if on_cuda else _unusable())
     if problem is not None:
         if engine != "auto":
             raise _refusal(engine, problem)
         return model, f"reference: {problem}"
+    if on_cuda:  # whose products are the generic route's
+        return model, "generic: on cuda, torch's own products"
 
     from dyneval.kernels.compiling import announced
     from dyneval.kernels.recurrent import knows
@@ -86,6 +94,18 @@ def fast_forward(model: Any, engine: Name = "auto") -> tuple[Any, str]:
         if knows(model) and engine != "generic":
             return Forward(model), f"fused: hand-written for {name}"
         return Captured(model), f"generic: {_why(engine, name)}"
+
+
+def _choose_on_cuda(
+    model: Any, rule: Rule, priors: Mapping[str, Prior]
+) -> tuple[Callable[[], Engine], str]:
+    from dyneval.kernels.cuda import Foreach, Triton, without_triton
+
+    problem = without_triton(next(iter(priors.values())).theta.device)
+    if problem is None:
+        return lambda: Triton(model, rule, priors), "generic: on cuda, autograd with Triton updates"
+    why = f"generic: on cuda, autograd with torch's updates; {problem}"
+    return lambda: Foreach(model, rule, priors), why
 
 
 def _known(engine: str) -> None:
@@ -106,15 +126,22 @@ def _read_by(rule: Rule, prior: Prior) -> list[Tensor]:
     return [prior.theta] + ([prior.scale] if rule.needs_statistics else [])
 
 
+def _on_cuda(theta: Mapping[str, Tensor]) -> bool:
+    return all(weight.device.type == "cuda" for weight in theta.values())
+
+
 def _misfit(theta: Mapping[str, Tensor], read: Mapping[str, list[Tensor]]) -> str | None:
     """Say why the kernels cannot take weights and their priors as they are, if they cannot."""
     dtypes = {weight.dtype for weight in theta.values()}
     if not dtypes <= {torch.float32, torch.float64} or len(dtypes) != 1:
         return f"the weights are {', '.join(map(str, dtypes))}, not all float32 or all float64"
+    devices = {weight.device for weight in theta.values() if weight.device.type == "cuda"}
+    device = next(iter(devices), torch.device("cpu"))
+    where = "the CPU" if device.type == "cpu" else f"{device} as other weights"
     for name, weight in theta.items():
         for tensor in (weight, *read.get(name, ())):
-            if tensor.device.type != "cpu":
-                return f"{name} is on {tensor.device}, not on the CPU"
+            if tensor.device != device:
+                return f"{name} is on {tensor.device}, not on {where}"
             if tensor.dtype != weight.dtype or tensor.shape != weight.shape:
                 return f"{name} and its prior differ in precision or shape"
             if not tensor.is_contiguous():

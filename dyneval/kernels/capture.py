@@ -1,8 +1,8 @@
 """Capture: the linear maps and embeddings that a model applies its parameters in, as they happen.
 
 Within `Capture`, a product of inputs X with a parameter, and a look-up in one, are carried out
-here: fast where the inputs are few, and without a gradient of the parameter. What that would be
-made of is kept instead, the inputs X and the gradients D of the outputs. It is the use that
+here, by a `Product` that suits the device, and without a gradient of the parameter. What that would
+be made of is kept instead, the inputs X and the gradients D of the outputs. It is the use that
 counts, not the module: shared weights, second calls, transposed and functional uses are all seen,
 and what is not seen here (within compiled code, say) gets its gradient from autograd as ever.
 """
@@ -13,19 +13,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-
-from dyneval.kernels import plans, products, threads
-from dyneval.kernels.linear import back_all, project_all
-
-_FEW = 32  # inputs at once; for more, torch's own products are as fast
-_WORTH = 65536  # weights for each thread more
 
 
 @dataclass
@@ -45,49 +37,14 @@ class Weight:
         self.passes = 0
 
 
-class Products:
-    """X Wᵀ and X W, for a few rows of X by the kernels, in all threads."""
+Product = Callable[[Tensor, Weight, bool, Tensor | None], Tensor]  # as `multiply`
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        number = np.float32 if dtype == torch.float32 else np.float64
-        self._plan = np.zeros(1, plans.product(number))
-        self._sync = np.zeros(threads.SYNC, np.int64)
-        self._partial: NDArray[Any] = np.zeros(0, number)
-        self._project, self._back = project_all.compiled(number), back_all.compiled(number)
-        plan = self._plan
-        self._address, self._size = plan.ctypes.data, np.dtype(number).itemsize
-        plan["one"], plan["size"] = 1, self._size
-        plan["sync"] = self._sync.ctypes.data
-        plan["project"] = products.project.address(number)
-        plan["back"] = products.back.address(number)
 
-    def apply(self, x: Tensor, weight: Weight, turned: bool) -> Tensor:
-        """(…, C) -> (…, R), X Wᵀ; or turned, (…, R) -> (…, C), X W."""
-        w = weight.parameter.detach()
-        flat = x.reshape(-1, x.shape[-1])
-        if 0 < flat.shape[0] <= _FEW:
-            self._plan["backwards"] = weight.passes % 2
-            weight.passes += 1
-            y = self._run(self._back if turned else self._project, flat, w, w.shape[turned])
-        else:
-            y = flat @ (w if turned else w.t())
-        return y.view(*x.shape[:-1], y.shape[-1])
-
-    def _run(self, kernel: Any, x: Tensor, weight: Tensor, columns: int) -> Tensor:
-        plan, x, (rows, inner) = self._plan, x.contiguous(), weight.shape
-        few = x.shape[0]
-        y = x.new_zeros(few, columns)
-        count = min(torch.get_num_threads(), 1 + rows * inner // _WORTH)
-        room = few * plans.width(inner, self._size)
-        if self._partial.size < 2 * count * room:
-            self._partial = np.zeros(2 * count * room, self._partial.dtype)
-            plan["partial"] = self._partial.ctypes.data
-        plan["threads"], plan["room"], plan["count"] = count, room, few
-        plan["rows"], plan["columns"], plan["theta"] = rows, inner, weight.data_ptr()
-        plan["x"], plan["y"] = x.data_ptr(), y.data_ptr()
-        self._sync.fill(0)
-        threads.run(kernel, self._address, count)
-        return y
+def multiply(x: Tensor, weight: Weight, turned: bool, addend: Tensor | None) -> Tensor:
+    """(n, C) X -> (n, R) X Wᵀ + addend; or turned, (n, R) X -> (n, C) X W + addend: torch's own."""
+    factor = weight.parameter.detach()
+    factor = factor if turned else factor.t()
+    return x @ factor if addend is None else torch.addmm(addend, x, factor)
 
 
 class _Map(torch.autograd.Function):
@@ -95,23 +52,42 @@ class _Map(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, anchor: Tensor | None, use: tuple[Weight, bool, Products]
+        ctx: Any,
+        x: Tensor,
+        addend: Tensor | None,
+        anchor: Tensor | None,
+        use: tuple[Product, Weight, bool],
     ) -> Tensor:
         ctx.save_for_backward(x)
         ctx.use, ctx.learns = use, anchor is not None
-        weight, turned, run = use
-        return run.apply(x, weight, turned)
+        ctx.added = None if addend is None else addend.shape
+        return _applied(*use, x, addend)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (x,), (weight, turned, run) = ctx.saved_tensors, ctx.use
+        (x,), (product, weight, turned) = ctx.saved_tensors, ctx.use
         if ctx.learns:
             flat = x.detach().reshape(-1, x.shape[-1])
             d = gradient.reshape(-1, gradient.shape[-1])
             weight.maps.append((d, flat) if turned else (flat, d))
-        error = run.apply(gradient, weight, not turned) if ctx.needs_input_grad[0] else None
-        return error, None, None
+        error = added = None
+        if ctx.needs_input_grad[0]:
+            error = _applied(product, weight, not turned, gradient)
+        if ctx.needs_input_grad[1]:
+            same = gradient.shape == ctx.added
+            added = gradient if same else gradient.sum_to_size(ctx.added)
+        return error, added, None, None
+
+
+def _applied(
+    product: Product, weight: Weight, turned: bool, x: Tensor, addend: Tensor | None = None
+) -> Tensor:
+    """(…, C) -> (…, R), X Wᵀ; or turned, (…, R) -> (…, C), X W; and what is added to it."""
+    flat = x.reshape(-1, x.shape[-1])
+    y = product(flat, weight, turned, addend)
+    # in place, since autograd forbids to write over a view made here
+    return y if x.dim() == 2 else y.resize_(*x.shape[:-1], y.shape[-1])
 
 
 class _LookUp(torch.autograd.Function):
@@ -138,12 +114,13 @@ class Capture(TorchFunctionMode):
     Differentiate with respect to `anchor` too: it is what leads to the captured uses.
     """
 
-    def __init__(self, weights: Iterable[Weight], dtype: torch.dtype) -> None:
+    def __init__(self, weights: Iterable[Weight], product: Product) -> None:
         super().__init__()
-        self.anchor = torch.zeros((), dtype=dtype, requires_grad=True)
-        matrices = (weight for weight in weights if weight.parameter.dim() == 2)
+        matrices = [weight for weight in weights if weight.parameter.dim() == 2]
         self._weights = {weight.parameter.data_ptr(): weight for weight in matrices}
-        self._run = Products(dtype)
+        self._product = product
+        device = matrices[0].parameter.device if matrices else None
+        self.anchor = torch.zeros((), device=device, requires_grad=True)
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -172,36 +149,37 @@ class Capture(TorchFunctionMode):
         linked = weight.parameter is tensor or weight.parameter is tensor._base
         return self.anchor if linked and tensor.requires_grad else None
 
-    def _map(self, x: Any, tensor: Any, turned: bool) -> Tensor | None:
-        """Return X times the transpose of a weight, or times the weight itself."""
+    def _map(
+        self, x: Any, tensor: Any, turned: bool, addend: Tensor | None = None
+    ) -> Tensor | None:
+        """Return X times the transpose of a weight, or times the weight itself, and an addend."""
         found = self._find(tensor)
         if found is None or not isinstance(x, Tensor) or x.dtype != tensor.dtype:
             return None
         weight, is_turned = found
+        if addend is not None and addend.dtype != x.dtype:
+            return None
         inputs = tensor.shape[0 if turned else 1]
-        if x.dim() == 0 or x.shape[-1] != inputs or torch.is_autocast_enabled("cpu"):
+        if x.dim() == 0 or x.shape[-1] != inputs or torch.is_autocast_enabled(x.device.type):
             return None
         if not torch.is_grad_enabled():
-            return self._run.apply(x, weight, turned != is_turned)
+            return _applied(self._product, weight, turned != is_turned, x, addend)
         apply: Any = _Map.apply
         anchor = self._anchor_of(weight, tensor)
-        result: Tensor = apply(x, anchor, (weight, turned != is_turned, self._run))
+        result: Tensor = apply(x, addend, anchor, (self._product, weight, turned != is_turned))
         return result
 
     def _linear(self, input: Any, weight: Any, bias: Any = None) -> Tensor | None:
-        y = self._map(input, weight, turned=False)
-        return y if y is None or bias is None else y + bias
+        return self._map(input, weight, False, bias)
 
     def _matmul(self, input: Any, other: Any, *, out: Any = None) -> Tensor | None:
-        return self._map(input, other, turned=True) if out is None else None
+        return self._map(input, other, True) if out is None else None
 
     def _addmm(
         self, input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1, out: Any = None
     ) -> Tensor | None:
-        if (beta, alpha, out) != (1, 1, None):
-            return None
-        y = self._map(mat1, mat2, turned=True)
-        return y if y is None else input + y
+        plain = (beta, alpha, out) == (1, 1, None)
+        return self._map(mat1, mat2, True, input) if plain else None
 
     def _embedding(
         self,

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from dyneval.kernels.compiling import call, jit, kernel
-from dyneval.kernels.plans import RMS, Record, at, integers, layers, only, padded, segment
+from dyneval.kernels.plans import Record, at, integers, layers, only, padded, segment
 from dyneval.kernels.products import BLOCK
+from dyneval.kernels.rates import RMS
 from dyneval.kernels.threads import enter, meet, share
 from dyneval.kernels.updates import catch_up
 from dyneval.kernels.vectors import columnwise, exp

@@ -19,8 +19,6 @@ from dyneval.kernels.compiling import Number, intrinsic, jit
 
 Record = Any  # one of those below, seen by numba
 
-PRIOR, RMS = 1, 2  # what an update has to read beside the weight, for `reads`
-
 # the kernels that those of a segment call, by address
 KERNELS = ("project", "back", "move", "embed", "score", "learn_output", "learn_embedding")
 

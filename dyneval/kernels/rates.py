@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dyneval.gradient_stats import Prior
-from dyneval.kernels.plans import PRIOR, RMS
 from dyneval.rules import Decay, Rms, RmsDecay, Rule, Sgd
+
+PRIOR, RMS = 1, 2  # what an update has to read beside the weight, for `reads`
 
 
 @dataclass(frozen=True)

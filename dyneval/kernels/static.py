@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dyneval.kernels.capture import Capture, Weight
+from dyneval.kernels.linear import Products
 from dyneval.kernels.memory import prefer_large_pages
 from dyneval.kernels.network import score_again
 from dyneval.kernels.recurrent import Network
@@ -69,7 +70,7 @@ class Captured:
     def __init__(self, model: Any) -> None:
         self.model = model
         weights = [Weight(name, parameter) for name, parameter in model.named_parameters()]
-        self._capture = Capture(weights, weights[0].parameter.dtype)
+        self._capture = Capture(weights, Products(weights[0].parameter.dtype))
 
     @torch.no_grad()
     def hidden(self, *arguments: Any, **named: Any) -> tuple[Tensor, Any]:

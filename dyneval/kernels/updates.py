@@ -17,8 +17,9 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from dyneval.kernels.compiling import PLACE, intrinsic, jit, kernel
-from dyneval.kernels.plans import PRIOR, RMS, Record, at, only, weight
+from dyneval.kernels.plans import Record, at, only, weight
 from dyneval.kernels.products import TOKENS, Matrix, by_count, over_rows, plus
+from dyneval.kernels.rates import PRIOR, RMS
 from dyneval.kernels.vectors import INTEGER, Lanes, Total, Vector, over_columns
 
 _FIRST_CACHE = 16384  # bytes of it that inputs may take

@@ -97,7 +97,7 @@ def load_vocabulary(folder: Path | str) -> Vocabulary:
     return _vocabulary(folder_of(folder) / "vocab.json")
 
 
-def load(folder: Path | str) -> Checkpoint:
+def load(folder: Path | str, device: torch.device | str = "cpu") -> Checkpoint:
     """Return the checkpoint that `save` wrote, in float32 and eval mode."""
     folder = folder_of(folder)
     config = storage.read_json(folder / "config.json")
@@ -111,7 +111,7 @@ def load(folder: Path | str) -> Checkpoint:
             f"{folder}/config.json predicts {size} symbols, but the vocab.json beside it has "
             f"{len(vocabulary)}; the two files do not belong together"
         )
-    return Checkpoint(model.eval(), vocabulary, config.get("about", {}))
+    return Checkpoint(model.to(device).eval(), vocabulary, config.get("about", {}))
 
 
 def _build(config: Any, path: Path) -> nn.Module:
