@@ -168,6 +168,55 @@ def test_the_same_bits_twice(name, text):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+@on_gpu
+@pytest.mark.parametrize("name", MODELS)
+def test_segments_that_look_alike_are_played(name, text, caplog):
+    """Some others in between, resets, a stored state, token by token, and more than is learned."""
+    here, start, there, start_there = on_both(tiny(name))
+    expected, found = Reference(here, RULES[3], start), cuda.Triton(there, RULES[3], start_there)
+    lengths = [5] * 6 + [2] + [5] * 2 + [1, 3, 3, 3, 3, 5]
+    for round_ in range(3):
+        for ours, theirs in zip(
+            follow(found, text, lengths), follow(expected, text, lengths), strict=True
+        ):
+            torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-9, atol=1e-9)
+        for engine in (found, expected):
+            engine.predict(text[None, :5])
+            engine.predict(text[None, 5:6])
+            engine.learn(text[None, 1:5])
+            engine.predict(text[None, :5])
+            engine.reset(weights=round_ == 0, state=True)
+            engine.load_state_dict(cpu(engine.state_dict()))
+    assert found._recorder._recorded is not None
+    assert not caplog.records
+
+
+class Deciding(nn.Module):
+    """A model that looks at its numbers, which cannot be recorded."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.output = nn.Embedding(7, 4), nn.Linear(4, 7)
+
+    def hidden(self, tokens, state=None):
+        h = self.embedding(tokens)
+        return (h if h.sum().item() > 0 else -h), None
+
+    def logits(self, h):
+        return self.output(h)
+
+
+@on_gpu
+def test_what_cannot_be_recorded_is_read_as_ever(text, caplog):
+    here, start, there, start_there = on_both(Deciding().double())
+    expected, found = Reference(here, RULES[3], start), cuda.Triton(there, RULES[3], start_there)
+    for ours, theirs in zip(
+        follow(found, text, [5] * 8), follow(expected, text, [5] * 8), strict=True
+    ):
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-9, atol=1e-9)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
 class Wide(nn.Module):
     """One large matrix in the middle, and a table as large."""
 
@@ -235,7 +284,7 @@ def test_a_run_on_a_gpu(checkpoints, shifted, tmp_path):
     expected = run_of(checkpoints, shifted, device="cpu").execute()
     run = run_of(checkpoints, shifted)
     found = run.execute(folder=tmp_path / "kept")
-    assert found.run["device"].startswith("cuda (")
+    assert found.run["device"].startswith("cuda")
     assert found.run["engines"]["dynamic"] == "generic: on cuda, autograd with Triton updates"
     for name, score in expected.scores.items():
         np.testing.assert_allclose(found.scores[name].nats, score.nats, rtol=1e-3, atol=1e-3)
@@ -256,7 +305,7 @@ def test_statistics_that_are_collected_on_a_gpu(checkpoints, texts):
     for name, rms in expected.rms.items():
         torch.testing.assert_close(found.rms[name], rms, rtol=1e-4, atol=1e-6)
     for average in ("tensors", "weights"):
-        prior = found.priors(checkpoint.model, average)["output.weight"]
+        prior = found.priors(checkpoint.model, average)["output.bias"]
         assert prior.theta.is_cuda
         assert prior.scale.is_cuda
 

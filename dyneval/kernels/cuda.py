@@ -2,7 +2,8 @@
 
 `Foreach` makes them of torch's own operations on lists of tensors. `Triton` moves the captured
 matrices, most of a model, by a kernel that forms the gradient DᵀX as it goes; the rest is as in
-`Foreach`. Neither looks at a number on the CPU, so that nothing waits for the GPU.
+`Foreach`. Neither looks at a number on the CPU, so that nothing waits for the GPU, and segments
+that look alike are recorded and played (`recording.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from torch import Tensor
 from dyneval.gradient_stats import Prior
 from dyneval.kernels.capture import Weight, multiply
 from dyneval.kernels.rates import Rates
+from dyneval.kernels.recording import Recorder, Recording
 from dyneval.kernels.route import Route, known
+from dyneval.reading import Categorical, State
 from dyneval.rules import Amount, Rule
 
 
@@ -29,6 +32,54 @@ class Foreach(Route):
         super().__init__(model, theta, priors, multiply)
         self._rule = rule
         self._amounts: dict[str, tuple[Amount, Amount]] = {}
+        self._recorder = Recorder(self._record_reading, self._record_learning, self._device)
+        self._played: tuple[Recording, Tensor] | None = None  # the open segment's, and its tokens
+
+    def predict(self, tokens: Tensor) -> Categorical:
+        """(1, T) tokens -> what follows each, by the weights of this segment."""
+        if not self._open and self._played is None:
+            state = self._reader.split().get(0)
+            recording = self._recorder.find(tokens, state)
+            if recording is not None:
+                self._played = recording, tokens
+                return recording.read(tokens, state)
+            super()._cut()  # nothing stays of a recording that failed
+        self._read_again()
+        return super().predict(tokens)
+
+    def learn(self, targets: Tensor) -> None:
+        """(1, n) what followed -> one step of the rule on its mean nats."""
+        if self._played is not None and targets.shape == self._played[1].shape:
+            recording, _ = self._played
+            recording.learn(targets)
+            self._reader.states = [([0], recording.state)]
+            self._cut()
+        else:
+            self._read_again()
+            super().learn(targets)
+
+    def _read_again(self) -> None:
+        """Read an open segment that was played once more, with a graph for what comes now."""
+        if self._played is not None:
+            (_, tokens), self._played = self._played, None
+            super().predict(tokens)
+
+    def _cut(self) -> None:
+        """End the segment."""
+        self._played = None
+        super()._cut()
+
+    @torch.enable_grad()
+    def _record_reading(self, tokens: Tensor, state: State) -> tuple[Categorical, State]:
+        with self._capture:
+            hidden, after = self._reader.model.hidden(tokens, state)
+            log_probs = torch.log_softmax(self._reader.model.logits(hidden), -1)
+        return Categorical(log_probs, hidden), after
+
+    @torch.enable_grad()
+    def _record_learning(self, prediction: Categorical, targets: Tensor) -> None:
+        self._step(prediction.nats(targets).mean())
+        super()._cut()
 
     def _move(self, gradients: Sequence[Tensor | None]) -> None:
         self._pull_back(self._weights)  # first: it is towards θ_g from where the segment was read
