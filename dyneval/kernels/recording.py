@@ -30,11 +30,12 @@ class Recording:
         self.state = map_state(Tensor.clone, state)
         self._reads, self._learns = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._reads):
-            self._prediction, after = read(self._tokens, self.state)
+            prediction, after = read(self._tokens, self.state)
         # one pool: what the first leaves for the second is not overwritten in between
         with torch.cuda.graph(self._learns, pool=self._reads.pool()):
-            learn(self._prediction, self._targets)
+            learn(prediction, self._targets)
             _write(self.state, map_state(Tensor.detach, after))
+        self._prediction = prediction.detach()
 
     def read(self, tokens: Tensor, state: State) -> Categorical:
         """Return what follows each token, a copy that is not played over."""
@@ -42,8 +43,7 @@ class Recording:
         if state is not self.state:
             _write(self.state, state)
         self._reads.replay()
-        found = self._prediction.detach()
-        return Categorical(found.log_probs.clone(), found.hidden.clone())
+        return Categorical(self._prediction.log_probs.clone(), self._prediction.hidden.clone())
 
     def learn(self, targets: Tensor) -> None:
         """Take the step on the segment that was read last; `state` is the one after it."""
