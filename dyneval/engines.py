@@ -1,21 +1,22 @@
-"""Engines: how one stream's weights are read with and moved.
+"""Engines: how a stream's weights are read with and moved.
 
 `Reference` is autograd and an in-place update: it works for any module, and every faster engine
-is tested against it. What an engine promises is the protocol below, for a single stream;
-`predictors.Dynamic` keeps one for each stream and looks after rows, padding and positions.
+is tested against it. What an engine promises is the protocol `Engine`, for a single stream; `Rows`
+keeps one for each of several, and is itself a `Streams`, what `predictors.Dynamic` asks of those
+who look after the weights of B streams.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from dyneval.gradient_stats import Prior
-from dyneval.reading import Categorical, Reader, concatenate, evaluating, leaves, tree
+from dyneval.models import own_copy
+from dyneval.reading import Categorical, Reader, assemble, concatenate, evaluating, leaves, tree
 from dyneval.rules import Rule
 
 
@@ -48,6 +49,75 @@ class Engine(Protocol):
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Go on where `state_dict` was taken."""
         ...
+
+
+class Streams(Protocol):
+    """B streams' adapted weights, hidden states and open segments; they share nothing.
+
+    Rows of tokens may be of unequal length; `lengths` and `counts` say how many are no PAD.
+    """
+
+    count: int  # B
+
+    def predict(self, tokens: Tensor, lengths: list[int]) -> Categorical:
+        """(B, T) tokens -> what follows each, without a graph; NaN where there is none."""
+        ...
+
+    def learn(self, targets: Tensor, counts: list[int]) -> None:
+        """(B, n) what followed: one step on each row's mean nats; the segment ends here."""
+        ...
+
+    def reset(self, rows: list[int], *, weights: bool, state: bool) -> None:
+        """Let some rows go back to the trained weights, the zero state, or both."""
+        ...
+
+    def weights(self, row: int) -> dict[str, Tensor]:
+        """Return θ_l of a row by name, as it is now."""
+        ...
+
+    def state_dict(self, row: int) -> dict[str, Tensor]:
+        """Return `weights.NAME` and `state.PATH` of a row, copies that nothing changes later."""
+        ...
+
+    def load_state_dict(self, row: int, state: Mapping[str, Tensor]) -> None:
+        """Let a row go on where `state_dict` was taken."""
+        ...
+
+
+class Rows:
+    """An engine for each of B streams."""
+
+    def __init__(self, make: Callable[[], Engine], count: int) -> None:
+        self.count = count
+        self._engines = [make() for _ in range(count)]
+
+    def predict(self, tokens: Tensor, lengths: list[int]) -> Categorical:
+        """(B, T) tokens -> what follows each, without a graph; NaN where there is none."""
+        rows = [row for row, length in enumerate(lengths) if length]
+        parts = [self._engines[row].predict(tokens[row : row + 1, : lengths[row]]) for row in rows]
+        return assemble(parts, rows, tokens.shape)
+
+    def learn(self, targets: Tensor, counts: list[int]) -> None:
+        """(B, n) what followed: one step on each row's mean nats; the segment ends here."""
+        for row, (engine, count) in enumerate(zip(self._engines, counts, strict=True)):
+            engine.learn(targets[row : row + 1, :count])
+
+    def reset(self, rows: list[int], *, weights: bool, state: bool) -> None:
+        """Let some rows go back to the trained weights, the zero state, or both."""
+        for row in rows:
+            self._engines[row].reset(weights=weights, state=state)
+
+    def weights(self, row: int) -> dict[str, Tensor]:
+        """Return θ_l of a row by name, as it is now."""
+        return self._engines[row].weights()
+
+    def state_dict(self, row: int) -> dict[str, Tensor]:
+        """Return `weights.NAME` and `state.PATH` of a row."""
+        return self._engines[row].state_dict()
+
+    def load_state_dict(self, row: int, state: Mapping[str, Tensor]) -> None:
+        """Let a row go on where `state_dict` was taken."""
+        self._engines[row].load_state_dict(state)
 
 
 class Autograd:
@@ -122,7 +192,7 @@ class Reference(Autograd):
     """Autograd, then the update in place: θ_l ← θ_l − gain ⊙ ∇L + pull ⊙ (θ_g − θ_l)."""
 
     def __init__(self, model: Any, rule: Rule, priors: Mapping[str, Prior]) -> None:
-        super().__init__(copy.deepcopy(model), priors)
+        super().__init__(own_copy(model, {}), priors)
         # both once for all segments
         self._amounts = {
             name: (rule.gain(priors[name]), rule.pull(priors[name])) for name in self._theta

@@ -7,7 +7,8 @@ the rules need, a `Prior` for each weight. `predictors.Collector` gathers it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,13 +18,19 @@ from torch import Tensor, nn
 
 from dyneval import storage
 from dyneval.models import fingerprint
+from dyneval.targets import ALL, target_of
 
 Average = Literal["tensors", "weights"]
 FILE = "gradient-stats.safetensors"  # in a checkpoint's folder, read by default
-MISSING = (
-    "this rule divides by √MS_g, and no gradient statistics were given; collect them with "
-    "`dyneval gradient-stats` and give them with --stats"
-)
+
+
+def missing(target: str = ALL) -> str:
+    """Return what a rule says that misses its statistics."""
+    flag = "" if target == ALL else f" --target {target}"
+    return (
+        "this rule divides by √MS_g, and no gradient statistics were given; collect them with "
+        f"`dyneval gradient-stats{flag}` and give them with --stats"
+    )
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,7 @@ class Prior:
     def scale(self) -> Tensor:
         """Return √MS_g, or say that it is missing."""
         if self.rms is None:
-            raise ValueError(MISSING)
+            raise ValueError(missing())
         return self.rms
 
     @property
@@ -57,6 +64,7 @@ class Collection:
     batches: int  # N_b
     corpus: str = ""
     checksum: str = ""
+    target: str = ALL  # which weights they are of
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,11 @@ class GradientStats:
         """
         if average not in ("tensors", "weights"):
             raise ValueError(f"average={average!r} is not known; give tensors or weights")
+        if (target := target_of(model)) != self.collection.target:
+            raise ValueError(
+                f"these gradient statistics are of the target {self.collection.target}, not of "
+                f"{target}; collect its own with `dyneval gradient-stats --target {target}`"
+            )
         if fingerprint(model) != self.collection.model:
             raise ValueError(
                 "these gradient statistics belong to other weights than the model's; collect its "
@@ -115,26 +128,29 @@ def load(path: Path | str) -> GradientStats:
     return GradientStats({name: value.float() for name, value in tensors.items()}, collection)
 
 
-def find(folder: Path, given: Path | str | None = None) -> GradientStats | None:
-    """Return the statistics given, or those in a checkpoint's folder, or None."""
-    path = Path(given) if given else folder / FILE
+def file_of(target: str) -> str:
+    """Return the name of a target's statistics in a checkpoint's folder.
+
+    >>> file_of("hidden-matrix:256,layer=0")
+    'gradient-stats.hidden-matrix-256-layer-0.safetensors'
+    """
+    if target == ALL:
+        return FILE
+    plain = re.sub(r"[^A-Za-z0-9.]+", "-", target.replace("*", "all")).strip("-")
+    return FILE.replace(".", f".{plain}.", 1)
+
+
+def find(folder: Path, given: Path | str | None = None, target: str = ALL) -> GradientStats | None:
+    """Return the statistics given, or a target's in a checkpoint's folder, or None."""
+    path = Path(given) if given else folder / file_of(target)
     return load(path) if given or path.exists() else None
-
-
-def belonging(model: nn.Module, folder: Path, given: Path | str | None = None) -> GradientStats:
-    """Return the statistics given, or those in a checkpoint's folder; they must be the model's."""
-    stats = find(folder, given)
-    if stats is None:
-        raise ValueError(MISSING)
-    stats.priors(model)
-    return stats
 
 
 def merge(parts: Sequence[GradientStats]) -> GradientStats:
     """Return the statistics over the batches of all parts, each collected on the same weights."""
     first = parts[0].collection
     for part in parts:
-        for name in ("model", "batch_size", "segment_length", "corpus", "checksum"):
+        for name in ("model", "batch_size", "segment_length", "corpus", "checksum", "target"):
             ours, theirs = getattr(first, name), getattr(part.collection, name)
             if ours != theirs:
                 raise ValueError(
@@ -150,6 +166,9 @@ def merge(parts: Sequence[GradientStats]) -> GradientStats:
         for name in parts[0].rms
     }
     return GradientStats(rms, Collection(**asdict(first) | {"batches": batches}))
+
+
+Statistics = Mapping[str, GradientStats]  # by target
 
 
 def without_statistics(model: nn.Module) -> dict[str, Prior]:

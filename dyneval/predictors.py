@@ -7,7 +7,6 @@ loop in `evaluation.py` knows nothing else. How fast they are is the matter of `
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -15,12 +14,13 @@ import torch
 from torch import Tensor
 
 from dyneval import kernels
-from dyneval.engines import Engine
+from dyneval.engines import Streams
 from dyneval.gradient_stats import Collection, GradientStats, Prior, without_statistics
-from dyneval.models import fingerprint
-from dyneval.reading import Categorical, Prediction, Reader, assemble, concatenate, evaluating
+from dyneval.models import fingerprint, own_copy
+from dyneval.reading import Categorical, Prediction, Reader, concatenate, evaluating
 from dyneval.rules import Rule
 from dyneval.streams import PAD
+from dyneval.targets import target_of
 
 
 class Predictor(Protocol):
@@ -131,7 +131,7 @@ class Static(_Streams):
         super().__init__()
         # the same weights in a module of its own: the caller's stays in the mode that it is in
         weights = list(model.parameters())
-        own = copy.deepcopy(model, {id(weight): weight for weight in weights})
+        own = own_copy(model, {id(weight): weight for weight in weights})
         # `engine` says what runs, and why
         forward, self.engine = kernels.fast_forward(own.eval(), engine)
         self._reader = Reader(forward, weights[0].device if weights else None)
@@ -188,66 +188,65 @@ class Dynamic(_Streams):
             raise ValueError(f"there is no prior for the weight {missing[0]}")
         # a rule that misses its statistics says so here; θ_l takes memory when it is first needed
         self._make, self.engine = kernels.choose(model, rule, priors, engine)
-        self._engines: list[Engine] = []
+        self._streams: Streams | None = None
 
     def predict(self, tokens: Tensor) -> Categorical:
         """(B, T) tokens just read -> what follows each, by the weights of this segment."""
         lengths = self._open(tokens)
-        self._prepare(len(tokens))
-        rows = [row for row, length in enumerate(lengths) if length]
-        parts = [self._engines[row].predict(tokens[row : row + 1, : lengths[row]]) for row in rows]
-        return assemble(parts, rows, tokens.shape)
+        return self._of(len(tokens)).predict(tokens, lengths)
 
-    def _prepare(self, count: int) -> None:
-        """Have an engine for each of so many streams."""
-        while len(self._engines) < count:
-            self._engines.append(self._make())
+    def _of(self, count: int) -> Streams:
+        """Return what looks after so many streams, made when it is first needed."""
+        if self._streams is None or self._streams.count != count:
+            self._streams = self._make(count)
+        return self._streams
 
     def learn(self, targets: Tensor) -> None:
         """Take one step on each row's mean over its own targets; a row without one stays."""
         counts = self._close(targets)
-        for row, (engine, count) in enumerate(zip(self._engines, counts, strict=True)):
-            engine.learn(targets[row : row + 1, :count])
+        self._of(len(targets)).learn(targets, counts)
 
     def reset(
         self, streams: Tensor | None = None, *, weights: bool = True, state: bool = True
     ) -> None:
         """Start streams (default: all) afresh: at the trained weights, the zero state, or both."""
         which = self._which(streams)
-        for row in which:
-            self._engines[row].reset(weights=weights, state=state)
+        if which:
+            self._of(len(self.position)).reset(which, weights=weights, state=state)
         if state:
             self.position[which] = 0
 
     def weights(self, stream: int = 0) -> dict[str, Tensor]:
         """Return θ_l of a stream, by name, as it is now."""
-        self._prepare(stream + 1)
-        return self._engines[stream].weights()
+        count = len(self.position) or stream + 1
+        if not 0 <= stream < count:
+            raise ValueError(f"there is no stream {stream}; give 0 to {count - 1}")
+        return self._of(count).weights(stream)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the adapted weights, hidden states and positions."""
         self._between("take the state")
+        count = len(self.position)
         return {"position": self.position.clone()} | {
             f"streams.{row}.{name}": value
-            for row, engine in enumerate(self._engines)
-            for name, value in engine.state_dict().items()
+            for row in range(count)
+            for name, value in self._of(count).state_dict(row).items()
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Go on where `state_dict` was taken."""
         self._place(state["position"])
         count = len(self.position)
-        self._engines = self._engines[:count]
-        self._prepare(count)
-        for row, engine in enumerate(self._engines):
+        if not count:
+            self._streams = None
+        for row in range(count):
             start = f"streams.{row}."
-            engine.load_state_dict(
-                {
-                    name.removeprefix(start): value
-                    for name, value in state.items()
-                    if name.startswith(start)
-                }
-            )
+            mine = {
+                name.removeprefix(start): value
+                for name, value in state.items()
+                if name.startswith(start)
+            }
+            self._of(count).load_state_dict(row, mine)
 
 
 class Collector(_Streams):
@@ -259,8 +258,8 @@ class Collector(_Streams):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self._hash = fingerprint(model)
-        own = evaluating(copy.deepcopy(model)).requires_grad_(True)
+        self._hash, self._target = fingerprint(model), target_of(model)
+        own = evaluating(own_copy(model, {})).requires_grad_(True)
         self._weights = dict(own.named_parameters())
         self._squares = {name: torch.zeros_like(w) for name, w in model.named_parameters()}
         self._reader = Reader(own, next(own.parameters()).device)
@@ -307,9 +306,8 @@ class Collector(_Streams):
         """Return the statistics of the batches so far."""
         if not self._batches:
             raise ValueError("no batch was read yet: there are no gradient statistics")
-        collection = Collection(
-            self._hash, len(self.position), self._length, self._batches, corpus, checksum
-        )
+        counts = (len(self.position), self._length, self._batches)
+        collection = Collection(self._hash, *counts, corpus, checksum, self._target)
         return GradientStats(
             {name: (sum_ / self._batches).sqrt().cpu() for name, sum_ in self._squares.items()},
             collection,

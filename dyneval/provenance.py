@@ -13,7 +13,7 @@ import torch
 
 from dyneval import devices
 from dyneval.corpora import Corpus
-from dyneval.gradient_stats import GradientStats
+from dyneval.gradient_stats import Statistics
 from dyneval.models import Checkpoint, fingerprint
 
 
@@ -22,7 +22,7 @@ def describe(
     checkpoint: Checkpoint,
     corpus: Corpus,
     split: str | None,
-    stats: GradientStats | None,
+    stats: Statistics,
 ) -> dict[str, Any]:
     """Return which model, text, statistics, versions, threads and machine made a result."""
     split = split or corpus.default_split
@@ -37,7 +37,7 @@ def describe(
         "note": corpus.note,
         "vocabulary": {"kind": checkpoint.vocabulary.kind, "size": len(checkpoint.vocabulary)},
         "unknown": corpus.unknown,
-        "statistics": asdict(stats.collection) if stats else None,
+        "statistics": {target: asdict(each.collection) for target, each in stats.items()},
         "versions": {
             # not imported: it names the public modules, which stand above this one
             "dyneval": sys.modules["dyneval"].__version__,

@@ -135,8 +135,14 @@ class Reader:
     read just as it would be alone, whatever the lengths. Tokens may come from any device.
     """
 
-    def __init__(self, model: Any, device: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        device: torch.device | None = None,
+        of: Callable[[list[int]], Any] | None = None,
+    ) -> None:
         self.model, self.device = model, device  # None: where the tokens are
+        self._of = of or (lambda rows: model)  # what some rows are read with, where they differ
         self.states: list[tuple[list[int], State]] = []  # rows that were read together, and after
 
     def read(self, tokens: Tensor) -> Categorical:
@@ -149,8 +155,9 @@ class Reader:
         for members, length, state in batches:
             if length:
                 inputs = (tokens if len(batches) == 1 else tokens[members])[:, :length]
-                hidden, state = self.model.hidden(inputs.to(device=self.device), state)
-                log_probs = torch.log_softmax(self.model.logits(hidden), -1)
+                model = self._of(members)
+                hidden, state = model.hidden(inputs.to(device=self.device), state)
+                log_probs = torch.log_softmax(model.logits(hidden), -1)
                 rows += members
                 parts.append(Categorical(log_probs, hidden))
             self.states.append((members, state))

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dyneval import corpora, devices, kernels, models, provenance, storage
 from dyneval.evaluation import LIMIT_FACTOR, evaluate
-from dyneval.gradient_stats import GradientStats
+from dyneval.gradient_stats import Statistics
 from dyneval.models import Checkpoint
 from dyneval.predictors import Predictor
 from dyneval.results import Result, Score, Scored
@@ -95,7 +95,7 @@ class Run:
             self.predictors.values(), checkpoint.model, models.folder_of(self.model), self.stats
         )
         predictors = {
-            name: settings.predictor(checkpoint.model, stats, self.engine)
+            name: settings.predictor(checkpoint.model, stats.get(settings.target), self.engine)
             for name, settings in self.predictors.items()
         }
         about = self._about(checkpoint, corpus, len(text), stats)
@@ -118,7 +118,7 @@ class Run:
         checkpoint: Checkpoint,
         corpus: corpora.Corpus,
         tokens: int,
-        stats: GradientStats | None,
+        stats: Statistics,
     ) -> dict[str, Any]:
         """Return all that makes the result comparable, as JSON values."""
         rules = {name: str(row) for name, row in self.predictors.items()}

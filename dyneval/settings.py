@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dyneval import gradient_stats, kernels, neural_cache, rules, storage
-from dyneval.gradient_stats import Average, GradientStats
+from dyneval import gradient_stats, kernels, neural_cache, rules, storage, targets
+from dyneval.gradient_stats import Average, GradientStats, Statistics
 from dyneval.neural_cache import Base, NeuralCache, WarmUp
 from dyneval.predictors import Dynamic, Static
+from dyneval.targets import ALL
 from dyneval.vocabularies import Vocabulary
 
 FILE = "settings.json"  # in a checkpoint's folder, read by default
@@ -30,6 +31,7 @@ class Settings:
     cache_weight: float = 0.1
     cache_scale: float = 1.0
     cache_warm_up: WarmUp = "none"
+    target: str = ALL  # which weights adapt
 
     def __post_init__(self) -> None:
         if self.segment_length < 1 or self.segment_length % 1:
@@ -38,6 +40,7 @@ class Settings:
             )
         if self.average not in ("tensors", "weights"):
             raise ValueError(f"average={self.average!r} is not known; give tensors or weights")
+        targets.parse(self.target)
         if self.cache_size:
             neural_cache.check(
                 self.cache_size, self.cache_weight, self.cache_scale, self.cache_warm_up
@@ -55,6 +58,10 @@ class Settings:
         rule = self._rule()
         return rule is not None and rule.needs_statistics
 
+    def adapted(self, model: Any) -> Any:
+        """Return the module whose parameters are what adapts."""
+        return targets.parse(self.target).of(model)
+
     def predictor(
         self, model: Any, stats: GradientStats | None = None, engine: kernels.Name = "auto"
     ) -> Base:
@@ -64,8 +71,9 @@ class Settings:
         if rule is None:
             base = Static(model, engine)
         else:
-            priors = stats.priors(model, self.average) if stats else None
-            base = Dynamic(model, rule, priors, engine)
+            own = self.adapted(model)
+            priors = stats.priors(own, self.average) if stats else None
+            base = Dynamic(own, rule, priors, engine)
         if not self.cache_size:
             return base
         return NeuralCache(
@@ -78,6 +86,8 @@ class Settings:
         unused = [name for name in values if name.startswith("cache") and not self.cache_size]
         if self.rule is None:
             unused += ["rule", "learning_rate"]
+        if self.rule is None or self.target == ALL:
+            unused += ["target"]
         if self.rule is None or "decay" not in self.rule:
             unused += ["decay_rate"]
         if not self.needs_statistics:
@@ -87,6 +97,8 @@ class Settings:
     def __str__(self) -> str:
         rule = self._rule()
         parts = [] if rule is None else [repr(rule)]
+        if rule is not None and self.target != ALL:
+            parts.append(self.target)
         if self.cache_size:
             parts.append(
                 f"cache of {self.cache_size}, weight {self.cache_weight:g}, "
@@ -125,14 +137,23 @@ def read(path: Path | str) -> dict[str, Settings]:
 
 def find_statistics(
     rows: Iterable[Settings], model: Any, folder: Path, given: Path | str | None = None
-) -> GradientStats | None:
-    """Return the statistics given, or those in a checkpoint's folder, if any row needs them.
+) -> Statistics:
+    """Return the statistics that rows need, by target: those given, or in a checkpoint's folder.
 
     They must be there then, and the model's.
     """
-    if not any(row.needs_statistics for row in rows):
-        return None
-    return gradient_stats.belonging(model, folder, given)
+    needed = {row.target: row for row in rows if row.needs_statistics}
+    own = gradient_stats.load(given) if given and needed else None
+    found = {}
+    for target, row in needed.items():
+        # what is given for another row of the comparison is not for this one
+        other = own is not None and own.collection.target in needed.keys() - {target}
+        stats = gradient_stats.find(folder, None, target) if own is None or other else own
+        if stats is None:
+            raise ValueError(gradient_stats.missing(target))
+        stats.priors(row.adapted(model))
+        found[target] = stats
+    return found
 
 
 def choose(
@@ -150,9 +171,13 @@ def choose(
         return {"static": Settings(segment_length)} | dict(rows)
     defaults = table_1(segment_length)
     row = rows.get("dynamic", defaults["rms+rms-decay"])
-    rule = given.get("rule", row.rule)
+    target, rule = given.get("target", row.target), given.get("rule", row.rule)
+    if target != row.target:
+        tuned = (other for other in rows.values() if other.target == target)
+        row = next((other for other in tuned if not other.cache_size), replace(row, target=target))
+        rule = given.get("rule", row.rule)
     if rule != row.rule:
-        row = rows.get(rule, defaults.get(rule, row))
+        row = replace(rows.get(rule, defaults.get(rule, row)), target=target)
     dynamic = replace(row, **given)
     static = Settings(dynamic.segment_length)
     predictors = {"static": static, "dynamic": dynamic}

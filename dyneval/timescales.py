@@ -243,7 +243,8 @@ class Sequences:
         )
 
         def make(name: str) -> Base:
-            return self.predictors[name].predictor(checkpoint.model, stats, self.engine)
+            row = self.predictors[name]
+            return row.predictor(checkpoint.model, stats.get(row.target), self.engine)
 
         about = provenance.describe(self.model, checkpoint, corpus, self.split, stats) | {
             "length": self.length,

@@ -22,7 +22,7 @@ from torch import Tensor
 from dyneval import devices, kernels, settings, storage
 from dyneval.corpora import Corpus
 from dyneval.evaluation import evaluate
-from dyneval.gradient_stats import GradientStats
+from dyneval.gradient_stats import GradientStats, Statistics
 from dyneval.models import Checkpoint, fingerprint
 from dyneval.settings import Settings
 
@@ -292,7 +292,7 @@ def _read(
 def tune_rows(
     rows: Mapping[str, Settings],
     checkpoint: Checkpoint,
-    stats: GradientStats | None,
+    stats: Statistics,
     corpus: Corpus,
     split: str,
     plan: Plan,
@@ -325,7 +325,7 @@ def tune_rows(
     }
     for row in rows.values():  # mistakes show before the first trial
         if not (row.rule and row.cache_size):  # whose rule is not known yet
-            row.predictor(checkpoint.model, stats if row.needs_statistics else None, engine)
+            row.predictor(checkpoint.model, stats.get(row.target), engine)
     tuned: dict[str, Tuned] = {}
     for name, row in rows.items():
         known = settings.read(path) if path.exists() else {}
@@ -338,7 +338,7 @@ def tune_rows(
             name,
             row,
             checkpoint.model,
-            stats if row.needs_statistics else None,
+            stats.get(row.target) if row.needs_statistics else None,
             text.stream,
             replace(plan, vary=vary),
             path.with_suffix(".journal"),

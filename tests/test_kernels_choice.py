@@ -36,7 +36,7 @@ class Mine(Term):
 
 
 def chosen(model, rule=RULE, start=None, engine="auto"):
-    make, why = kernels.choose(model, rule, start or priors(model), engine)
+    make, why = kernels.choose_one(model, rule, start or priors(model), engine)
     return type(make()).__name__, why
 
 
@@ -76,7 +76,7 @@ def test_what_the_kernels_have_no_code_for_is_left_to_the_reference(rule, lstm):
 def test_terms_of_a_kind_add_up(lstm, text):
     rule = Sgd(0.1) + Sgd(0.2) + Decay(0.1) + Decay(0.05) + Rms(0.01, 0.1) + Rms(0.02, 0.1)
     start = priors(lstm)
-    make, why = kernels.choose(lstm, rule, start)
+    make, why = kernels.choose_one(lstm, rule, start)
     assert why.startswith("fused")
     found, expected = (
         follow(make(), text, [5] * 4),
@@ -104,13 +104,13 @@ def test_weights_that_do_not_fit_are_left_to_the_reference(lstm):
     elsewhere = {
         name: replace(prior, theta=prior.theta.to("meta")) for name, prior in start.items()
     }
-    assert "is on meta, not on the CPU" in kernels.choose(lstm, RULE, elsewhere)[1]
+    assert "is on meta, not on the CPU" in kernels.choose_one(lstm, RULE, elsewhere)[1]
 
 
 def test_the_reference_can_be_asked_for(lstm):
     assert chosen(lstm, engine="reference") == ("Reference", "reference: asked for")
     with pytest.raises(ValueError, match="give one of auto, fused, generic, reference"):
-        kernels.choose(lstm, RULE, priors(lstm), "fast")
+        kernels.choose_one(lstm, RULE, priors(lstm), "fast")
 
 
 PROGRAM = """
@@ -126,7 +126,7 @@ model = LSTM(5, embedding_size=3, units=3)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for _ in range(2):
-        make, why = kernels.choose(model, Sgd(0.1), without_statistics(model))
+        make, why = kernels.choose_one(model, Sgd(0.1), without_statistics(model))
         make()
         forward, how = kernels.fast_forward(model)
 print(why)
@@ -193,7 +193,7 @@ def test_reading_only_is_not_learning_to_the_bit(name, engine, text):
         model.more = nn.Parameter(torch.zeros(2, dtype=torch.double))
     forward, how = kernels.fast_forward(model)
     assert how.startswith(engine)
-    still, reader = kernels.choose(model, Sgd(0.0), priors(model))[0](), Reader(forward)
+    still, reader = kernels.choose_one(model, Sgd(0.0), priors(model))[0](), Reader(forward)
     for start in range(0, 60, 7):
         tokens, targets = text[None, start : start + 7], text[None, start + 1 : start + 8]
         ours, theirs = still.predict(tokens), reader.read(tokens)

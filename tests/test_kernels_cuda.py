@@ -111,7 +111,7 @@ def test_a_gpu_computes_the_references_numbers(name, kind, text, monkeypatch):
         monkeypatch.setattr(cuda, "without_triton", lambda device: "Triton is left out")
     engine = "auto" if kind == "torch" else kind
     for rule in RULES:
-        found, why = kernels.choose(there, rule, start_there, engine)
+        found, why = kernels.choose_one(there, rule, start_there, engine)
         assert why == {
             "auto": "generic: on cuda, autograd with Triton updates",
             "torch": "generic: on cuda, autograd with torch's updates; Triton is left out",
@@ -125,11 +125,11 @@ def test_weights_or_priors_on_several_devices_are_left_to_the_reference(lstm):
     _, start, there, start_there = on_both(lstm)
     name = "output.weight"
     mixed = start_there | {name: start[name]}
-    assert kernels.choose(there, RULES[3], mixed)[1] == (
+    assert kernels.choose_one(there, RULES[3], mixed)[1] == (
         f"reference: {name} is on cpu, not on cuda:0 as other weights"
     )
     there.output.cpu()
-    why = kernels.choose(there, RULES[3], priors(there))[1]
+    why = kernels.choose_one(there, RULES[3], priors(there))[1]
     assert "output.weight is on cpu, not on cuda:0" in why
     assert "output.weight is on cpu, not on cuda:0" in kernels.fast_forward(there)[1]
 
@@ -139,14 +139,14 @@ def test_a_priors_precision_or_shape_is_seen_on_a_gpu_too(lstm):
     *_, there, start = on_both(lstm)
     name = "output.weight"
     single = replace(start[name], rms=start[name].rms.float())
-    assert "precision or shape" in kernels.choose(there, RULES[3], start | {name: single})[1]
+    assert "precision or shape" in kernels.choose_one(there, RULES[3], start | {name: single})[1]
 
 
 @on_gpu
 @pytest.mark.parametrize("name", MODELS)
 def test_reading_only_is_not_learning_to_the_bit(name, text):
     model = tiny(name).float().cuda()
-    still = kernels.choose(model, Sgd(0.0), priors(model))[0]()
+    still = kernels.choose_one(model, Sgd(0.0), priors(model))[0]()
     static = Static(model)
     assert static.engine == "generic: on cuda, torch's own products"
     for start in range(0, 60, 7):
@@ -161,7 +161,7 @@ def test_reading_only_is_not_learning_to_the_bit(name, text):
 def test_the_same_bits_twice(name, text):
     model = tiny(name).float().cuda()
     start = priors(model)
-    engines = [kernels.choose(model, RULES[3], start)[0]() for _ in range(2)]
+    engines = [kernels.choose_one(model, RULES[3], start)[0]() for _ in range(2)]
     nats = [torch.cat(follow(engine, text, LENGTHS)) for engine in engines]
     assert torch.equal(*nats)
     first, second = (engine.weights() for engine in engines)
@@ -237,7 +237,7 @@ class Wide(nn.Module):
 def test_no_gradient_of_a_matrix_takes_memory(rule, text):
     torch.manual_seed(1)
     model = Wide().cuda()
-    engine = kernels.choose(model, rule, priors(model))[0]()
+    engine = kernels.choose_one(model, rule, priors(model))[0]()
     follow(engine, text, [5])
     tokens, targets = text[None, 5:10], text[None, 6:11]
     engine.predict(tokens)
@@ -319,7 +319,7 @@ def test_how_fast_it_is(capsys):
     text = torch.randint(10_000, (2000,))
     speeds = {}
     for name in ("reference", "generic"):
-        engine = kernels.choose(model, RULES[3], start, name)[0]()
+        engine = kernels.choose_one(model, RULES[3], start, name)[0]()
         follow(engine, text, [5] * 20)
         torch.cuda.synchronize()
         began = time.perf_counter()

@@ -75,7 +75,7 @@ def test_a_result_says_what_makes_it_comparable(checkpoints, shifted):
     assert run["device"] == "cpu"
     assert run["vocabulary"] == {"kind": "words", "size": len(checkpoint.vocabulary)}
     assert {name: Settings(**row) for name, row in run["predictors"].items()} == PREDICTORS
-    assert run["statistics"] == vars(stats)
+    assert run["statistics"] == {"all-weights": vars(stats)}
     without = run_of(checkpoints, shifted, predictors={"static": Settings(5)}).execute().run
     assert without["statistics"] is None
 

@@ -29,6 +29,7 @@ from dyneval.cli.options import (
     SettingsFiles,
     Split,
     Stats,
+    Target,
     Threads,
     Unknown,
     check_resume,
@@ -49,6 +50,7 @@ def evaluate(
     epsilon: Epsilon = None,
     segment_length: SegmentLength = None,
     average: Average = None,
+    target: Target = None,
     stats: Stats = None,
     cache: Annotated[bool, Option("--cache", help="Run the neural cache too, and both.")] = False,
     cache_size: CacheSize = None,
@@ -90,6 +92,7 @@ def evaluate(
         epsilon=epsilon,
         segment_length=segment_length,
         average=average,
+        target=target,
     )
     cache_flags = given(cache_size=cache_size, cache_weight=cache_weight, cache_scale=cache_scale)
     predictors = choose(

@@ -26,6 +26,7 @@ from dyneval.cli.options import (
     SettingsFiles,
     Split,
     Stats,
+    Target,
     Threads,
     Unknown,
     given,
@@ -59,6 +60,7 @@ def generate(
     epsilon: Epsilon = None,
     segment_length: SegmentLength = None,
     average: Average = None,
+    target: Target = None,
     stats: Stats = None,
     settings: SettingsFiles = None,
     unknown: Unknown = None,
@@ -89,6 +91,7 @@ def generate(
         epsilon=epsilon,
         segment_length=segment_length,
         average=average,
+        target=target,
     )
     default = default_length(models.load_vocabulary(model))
     rows = choose(rows_of(model, settings), default, rule_flags, None)

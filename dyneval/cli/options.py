@@ -36,6 +36,13 @@ Rule = Annotated[
 LearningRate = Annotated[float | None, Option(help="η")]
 DecayRate = Annotated[float | None, Option(help="λ")]
 Epsilon = Annotated[float | None, Option(help="ε")]
+Target = Annotated[
+    str | None,
+    Option(
+        help="What adapts: all-weights, hidden-matrix:UNITS, low-rank:RANK or matching:PATTERN.",
+        metavar="TARGET",
+    ),
+]
 Average = Annotated[
     str | None, Option(help="avg(√MS_g): over `tensors` (the authors') or `weights`.")
 ]

@@ -7,7 +7,17 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from dyneval.cli.options import Corpus, Device, Model, Quiet, SegmentLength, Threads, Unknown, use
+from dyneval.cli.options import (
+    Corpus,
+    Device,
+    Model,
+    Quiet,
+    SegmentLength,
+    Target,
+    Threads,
+    Unknown,
+    use,
+)
 
 
 def gradient_stats(
@@ -18,6 +28,7 @@ def gradient_stats(
     batch_size: Annotated[int, Option(help="Streams read side by side.")] = 100,
     batches: Annotated[int | None, Option(help="Read so many batches (default: all)")] = None,
     skip: Annotated[int, Option(help="Begin after so many batches, to collect in parts.")] = 0,
+    target: Target = None,
     half: Annotated[bool, Option("--half", help="Store them in 16 bits (bfloat16).")] = False,
     out: Annotated[Path | None, Option(help="File to write (default: the model folder's)")] = None,
     unknown: Unknown = None,
@@ -29,19 +40,20 @@ def gradient_stats(
     use(threads)
     import torch
 
-    from dyneval import collection, corpora, devices, gradient_stats, models, storage
+    from dyneval import collection, corpora, devices, gradient_stats, models, storage, targets
     from dyneval.progress import bars
     from dyneval.settings import default_length
 
     checkpoint = models.load(model, devices.find(device))
-    path = out or models.folder_of(model) / gradient_stats.FILE
+    adapted = targets.parse(target or targets.ALL)
+    path = out or models.folder_of(model) / gradient_stats.file_of(str(adapted))
     storage.check_writable(path)
     text = corpora.load(corpus, checkpoint.vocabulary, unknown)  # type: ignore[arg-type]
     default = default_length(checkpoint.vocabulary)
     length = default if segment_length is None else segment_length
     with bars("batches", quiet=quiet) as update:
         collected = collection.collect(
-            checkpoint.model,
+            adapted.of(checkpoint.model),
             text,
             length,
             split=split,

@@ -28,6 +28,7 @@ from dyneval.cli.options import (
     SettingsFiles,
     Split,
     Stats,
+    Target,
     Threads,
     Unknown,
     check_resume,
@@ -57,6 +58,7 @@ def timescales(
     epsilon: Epsilon = None,
     segment_length: SegmentLength = None,
     average: Average = None,
+    target: Target = None,
     stats: Stats = None,
     settings: SettingsFiles = None,
     unknown: Unknown = None,
@@ -95,6 +97,7 @@ def timescales(
         epsilon=epsilon,
         segment_length=segment_length,
         average=average,
+        target=target,
     )
     predictors = choose(rows_of(model, settings), default_length(vocabulary), rule_flags, None)
     part, sources = (split, length, sequences), (stats, unknown, engine, device)

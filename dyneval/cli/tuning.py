@@ -16,6 +16,7 @@ from dyneval.cli.options import (
     SegmentLength,
     Split,
     Stats,
+    Target,
     Threads,
     Unknown,
     given,
@@ -38,6 +39,7 @@ def tune(
     learning_rate: Annotated[float | None, Option(help="η of the first trial.")] = None,
     decay_rate: Annotated[float | None, Option(help="λ of the first trial.")] = None,
     epsilon: Annotated[float | None, Option(help="ε, where it is not tuned.")] = None,
+    target: Target = None,
     segment_length: SegmentLength = None,
     vary: Annotated[
         str, Option(help="What to tune: also epsilon, segment_length.")
@@ -63,7 +65,7 @@ def tune(
     Trials are kept in a journal beside that file: the same command goes on with them.
     """
     use(threads)
-    from dyneval import corpora, devices, gradient_stats, models, report, settings, tuning
+    from dyneval import corpora, devices, models, report, settings, targets, tuning
     from dyneval.progress import bars
 
     if split == "test" and not force:
@@ -75,11 +77,16 @@ def tune(
     default = settings.default_length(checkpoint.vocabulary)
     length = default if segment_length is None else segment_length
     rule_flags = given(
-        rule=rule, learning_rate=learning_rate, decay_rate=decay_rate, epsilon=epsilon
+        rule=rule,
+        learning_rate=learning_rate,
+        decay_rate=decay_rate,
+        epsilon=epsilon,
+        target=target,
     )
     rows = settings.table_1(length)
-    rows["dynamic"] = settings.choose({}, length, rule_flags, None)["dynamic"]
-    names = list(settings.table_1(length)) if table else row or ["dynamic"]
+    name = targets.name_of(target or targets.ALL)
+    rows[name] = settings.choose({}, length, rule_flags, None)["dynamic"]
+    names = list(settings.table_1(length)) if table else row or [name]
     if unknown_rows := set(names) - set(rows):
         raise ValueError(f"there is no row {unknown_rows.pop()!r}; give some of {', '.join(rows)}")
     plan = tuning.Plan(trials, prefix, confirm, tuple(vary.replace("-", "_").split(",")), seed)
@@ -95,7 +102,9 @@ def tune(
         tuned = tuning.tune_rows(
             {name: rows[name] for name in names},
             checkpoint,
-            gradient_stats.find(folder, stats),
+            settings.find_statistics(
+                [rows[name] for name in names], checkpoint.model, folder, stats
+            ),
             text,
             split or "valid",
             plan,

@@ -4,7 +4,8 @@
 and update written by hand; `generic.Generic` for any other, with autograd and the same updates.
 Both are numba, compiled when first used and kept on disk. `fast_forward` is the same for reading
 without learning. Where numba is missing or its cache folder cannot be used, the plain engine runs.
-On a GPU `cuda.Triton` serves all models, or `cuda.Foreach` where Triton is missing.
+On a GPU `cuda.Triton` serves all models, or `cuda.Foreach` where Triton is missing. What adapts
+beside a model's own weights, and other models' streams side by side, are `batched.Batched`'s.
 
 Read `network.py` first, then `lstm.py`; `updates.py` and `products.py` are where the time goes.
 """
@@ -19,7 +20,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from dyneval.engines import Engine, Reference
+from dyneval.adapted import Added
+from dyneval.batched import Batched, reads
+from dyneval.engines import Engine, Reference, Rows, Streams
 from dyneval.gradient_stats import Prior
 from dyneval.rules import Rule
 
@@ -29,12 +32,33 @@ NAMES: tuple[Name, ...] = ("auto", "fused", "generic", "reference")
 
 def choose(
     model: Any, rule: Rule, priors: Mapping[str, Prior], engine: Name = "auto"
-) -> tuple[Callable[[], Engine], str]:
-    """Return what makes an engine for a stream, and one line that says which it is and why.
+) -> tuple[Callable[[int], Streams], str]:
+    """Return what makes the engines of B streams, and one line that says which they are and why.
 
     `auto` takes the fastest that applies; `fused` is either of the kernels' engines, and a
-    ValueError where neither applies.
+    ValueError where neither applies. Streams of the hand-written engine take turns, since each
+    moves all its weights as fast as memory allows; others are batched, where the model can be
+    read so.
     """
+    _known(engine)
+    if isinstance(model, Added) and engine != "reference" and reads(model):
+        for name, _ in model.named_parameters():  # missing statistics are asked for at once
+            _read_by(rule, priors[name])
+        return lambda count: Batched(model, rule, priors, count), "batched: all streams in one"
+    make, why = choose_one(model, rule, priors, engine)
+
+    def make_all(count: int) -> Streams:
+        if count > 1 and why.startswith("generic") and reads(model):
+            return Batched(model, rule, priors, count)
+        return Rows(make, count)
+
+    return make_all, why
+
+
+def choose_one(
+    model: Any, rule: Rule, priors: Mapping[str, Prior], engine: Name = "auto"
+) -> tuple[Callable[[], Engine], str]:
+    """Return what makes an engine for a single stream, and one line that says which and why."""
     _known(engine)
     theta = dict(model.named_parameters())
     read = {name: _read_by(rule, priors[name]) for name in theta}

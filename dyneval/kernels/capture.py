@@ -2,9 +2,8 @@
 
 Within `Capture`, a product of inputs X with a parameter, and a look-up in one, are carried out
 here, by a `Product` that suits the device, and without a gradient of the parameter. What that would
-be made of is kept instead, the inputs X and the gradients D of the outputs. It is the use that
-counts, not the module: shared weights, second calls, transposed and functional uses are all seen,
-and what is not seen here (within compiled code, say) gets its gradient from autograd as ever.
+be made of is kept instead, the inputs X and the gradients D of the outputs. What is not seen
+(`matrices.py`) gets its gradient from autograd as ever.
 """
 
 from __future__ import annotations
@@ -17,10 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
+
+from dyneval.matrices import Watch
 
 
-@dataclass
+@dataclass(eq=False)
 class Weight:
     """A parameter, and how it was used since the last step."""
 
@@ -108,105 +108,38 @@ class _LookUp(torch.autograd.Function):
         return None, None, None
 
 
-class Capture(TorchFunctionMode):
+class Capture(Watch[Weight]):
     """A context in which the uses of weights are kept, and without gradients carried out only.
 
     Differentiate with respect to `anchor` too: it is what leads to the captured uses.
     """
 
     def __init__(self, weights: Iterable[Weight], product: Product) -> None:
-        super().__init__()
         matrices = [weight for weight in weights if weight.parameter.dim() == 2]
-        self._weights = {weight.parameter.data_ptr(): weight for weight in matrices}
+        super().__init__({weight: weight.parameter for weight in matrices})
         self._product = product
         device = matrices[0].parameter.device if matrices else None
         self.anchor = torch.zeros((), device=device, requires_grad=True)
 
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        route = _ROUTES.get(function)
-        result = None if route is None else route(self, *args, **kwargs)
-        return function(*args, **kwargs) if result is None else result
+    def product(
+        self, key: Weight, x: Tensor, matrix: Tensor, turned: bool, addend: Tensor | None
+    ) -> Tensor:
+        """Return the product, and keep what its gradient is made of."""
+        if not torch.is_grad_enabled():
+            return _applied(self._product, key, turned, x, addend)
+        apply: Any = _Map.apply
+        anchor = self._anchor_of(key, matrix)
+        result: Tensor = apply(x, addend, anchor, (self._product, key, turned))
+        return result
 
-    def _find(self, tensor: Any) -> tuple[Weight, bool] | None:
-        """Return the weight whose memory a tensor is, and whether as its transpose."""
-        if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.dim() != 2:
-            return None
-        weight = self._weights.get(tensor.data_ptr())
-        if weight is None:
-            return None
-        shape, stride = tuple(weight.parameter.shape), weight.parameter.stride()
-        if (tuple(tensor.shape), tensor.stride()) == (shape, stride):
-            return weight, False
-        if (tuple(tensor.shape), tensor.stride()) == (shape[::-1], stride[::-1]):
-            return weight, True
-        return None
+    def look_up(self, key: Weight, tokens: Tensor, matrix: Tensor) -> Tensor | None:
+        """Return the rows, and keep what their gradient is made of."""
+        anchor = self._anchor_of(key, matrix) if torch.is_grad_enabled() else None
+        apply: Any = _LookUp.apply
+        result: Tensor | None = None if anchor is None else apply(tokens.long(), anchor, key)
+        return result
 
     def _anchor_of(self, weight: Weight, tensor: Tensor) -> Tensor | None:
         """Return the anchor, if a gradient by this tensor is one by the weight."""
         linked = weight.parameter is tensor or weight.parameter is tensor._base
         return self.anchor if linked and tensor.requires_grad else None
-
-    def _map(
-        self, x: Any, tensor: Any, turned: bool, addend: Tensor | None = None
-    ) -> Tensor | None:
-        """Return X times the transpose of a weight, or times the weight itself, and an addend."""
-        found = self._find(tensor)
-        if found is None or not isinstance(x, Tensor) or x.dtype != tensor.dtype:
-            return None
-        weight, is_turned = found
-        if addend is not None and addend.dtype != x.dtype:
-            return None
-        inputs = tensor.shape[0 if turned else 1]
-        if x.dim() == 0 or x.shape[-1] != inputs or torch.is_autocast_enabled(x.device.type):
-            return None
-        if not torch.is_grad_enabled():
-            return _applied(self._product, weight, turned != is_turned, x, addend)
-        apply: Any = _Map.apply
-        anchor = self._anchor_of(weight, tensor)
-        result: Tensor = apply(x, addend, anchor, (self._product, weight, turned != is_turned))
-        return result
-
-    def _linear(self, input: Any, weight: Any, bias: Any = None) -> Tensor | None:
-        return self._map(input, weight, False, bias)
-
-    def _matmul(self, input: Any, other: Any, *, out: Any = None) -> Tensor | None:
-        return self._map(input, other, True) if out is None else None
-
-    def _addmm(
-        self, input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1, out: Any = None
-    ) -> Tensor | None:
-        plain = (beta, alpha, out) == (1, 1, None)
-        return self._map(mat1, mat2, True, input) if plain else None
-
-    def _embedding(
-        self,
-        input: Any,
-        weight: Any,
-        padding_idx: Any = None,
-        max_norm: Any = None,
-        norm_type: Any = 2.0,
-        scale_grad_by_freq: Any = False,
-        sparse: Any = False,
-    ) -> Tensor | None:
-        found = self._find(weight)
-        plain = padding_idx is None and max_norm is None and not scale_grad_by_freq
-        if found is None or found[1] or not plain or not torch.is_grad_enabled():
-            return None
-        anchor = self._anchor_of(found[0], weight)
-        apply: Any = _LookUp.apply
-        result: Tensor | None = None if anchor is None else apply(input.long(), anchor, found[0])
-        return result
-
-
-_ROUTES: dict[Any, Callable[..., Tensor | None]] = {
-    F.linear: Capture._linear,
-    F.embedding: Capture._embedding,
-    torch.addmm: Capture._addmm,
-    Tensor.addmm: Capture._addmm,
-    **dict.fromkeys(
-        (torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__), Capture._matmul
-    ),
-}

@@ -7,7 +7,6 @@ CPU, `cuda.py` on a GPU.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from dyneval.engines import Autograd
 from dyneval.gradient_stats import Prior
 from dyneval.kernels.capture import Capture, Product, Weight
 from dyneval.kernels.rates import Rates, rates
+from dyneval.models import own_copy
 from dyneval.reading import Categorical
 from dyneval.rules import Rule
 
@@ -34,7 +34,7 @@ class Route(Autograd):
     ) -> None:
         theirs = dict(model.named_parameters())
         memo = {id(theirs[name]): nn.Parameter(weight) for name, weight in theta.items()}
-        super().__init__(copy.deepcopy(model, memo), priors)
+        super().__init__(own_copy(model, memo), priors)
         self._weights = [Weight(name, weight) for name, weight in self._parameters.items()]
         self._capture = Capture(self._weights, product)
 

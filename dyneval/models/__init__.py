@@ -7,7 +7,9 @@ together, is a ValueError that says what is wrong.
 
 from __future__ import annotations
 
+import copy
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -55,8 +57,33 @@ class Checkpoint:
     about: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Origin:
+    """What a module was made of that adapts a part of a model only (`targets.py`)."""
+
+    model: Any  # the LanguageModel that it reads with
+    target: str
+    frozen: frozenset[str]  # its buffers that were weights of the model, and nobody writes to
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Origin:
+        return self
+
+
+def own_copy(model: Any, weights: Mapping[int, nn.Parameter]) -> Any:
+    """Return a module of one's own with other weights, by the `id` of those it had.
+
+    What does not adapt is shared, not copied.
+    """
+    origin: Origin | None = getattr(model, "origin", None)
+    frozen = origin.frozen if origin else frozenset()
+    shared = {id(buffer): buffer for name, buffer in model.named_buffers() if name in frozen}
+    return copy.deepcopy(model, {**shared, **weights})
+
+
 def fingerprint(model: nn.Module) -> str:
     """Return a hash of a model's weights: their names, shapes and values, in float32."""
+    origin: Origin | None = getattr(model, "origin", None)
+    model = origin.model if origin else model
     digest = hashlib.sha256()
     for name, weight in sorted(model.named_parameters()):
         digest.update(f"{name}{tuple(weight.shape)}".encode())

@@ -80,7 +80,7 @@ class AWDLSTM(nn.Module):
         for k, layer in enumerate(self.layers):
             x = self._locked(x, self.settings["layer_dropout" if k else "input_dropout"])
             # functional: the masked weight is a value of this call, never a parameter
-            weight = layer.get_parameter("weight_hh")
+            weight: Any = layer.weight_hh
             recurrent = F.dropout(weight, self.settings["recurrent_dropout"], self.training)
             x, after = layer(x, None if state is None else state[k], at_layer(mix, k), recurrent)
             states.append(after)
