@@ -4,7 +4,8 @@ Within `Capture`, a product of inputs X with a parameter, and a look-up in one, 
 here, by a `Product` that suits the device, and without a gradient of the parameter. What that would
 be made of is kept instead, the inputs X and the gradients D of the outputs. It is the use that
 counts, not the module: shared weights, second calls, transposed and functional uses are all seen,
-and what is not seen here (within compiled code, say) gets its gradient from autograd as ever.
+and what is not seen here (within compiled code or a transform, say) gets its gradient from autograd
+as ever.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class _Map(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (x,), (product, weight, turned) = ctx.saved_tensors, ctx.use
-        if ctx.learns:
+        if ctx.learns and x.numel():  # no inputs, no gradient
             flat = x.detach().reshape(-1, x.shape[-1])
             d = gradient.reshape(-1, gradient.shape[-1])
             weight.maps.append((d, flat) if turned else (flat, d))
@@ -103,9 +104,14 @@ class _LookUp(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, ...]:
         (tokens,) = ctx.saved_tensors
-        d = gradient.reshape(-1, gradient.shape[-1])
-        ctx.weight.lookups.append((tokens.reshape(-1), d))
+        if tokens.numel():
+            d = gradient.reshape(-1, gradient.shape[-1])
+            ctx.weight.lookups.append((tokens.reshape(-1), d))
         return None, None, None
+
+
+class _OwnGradients(Exception):
+    """A model takes gradients itself, of which captured uses would take part."""
 
 
 class Capture(TorchFunctionMode):
@@ -121,14 +127,28 @@ class Capture(TorchFunctionMode):
         self._product = product
         device = matrices[0].parameter.device if matrices else None
         self.anchor = torch.zeros((), device=device, requires_grad=True)
+        self._suits = True  # the model, as far as it was run
+
+    def run(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """Return what a function gives, captured; a model that takes gradients itself is not."""
+        if self._suits:
+            try:
+                with self:
+                    return function(*arguments, **named)
+            except _OwnGradients:
+                self._suits = False
+        return function(*arguments, **named)
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         route = _ROUTES.get(function)
-        result = None if route is None else route(self, *args, **kwargs)
+        result = None if route is None or _transformed() else route(self, *args, **kwargs)
         return function(*args, **kwargs) if result is None else result
+
+    def _refuse(self, *arguments: Any, **named: Any) -> None:
+        raise _OwnGradients
 
     def _find(self, tensor: Any) -> tuple[Weight, bool] | None:
         """Return the weight whose memory a tensor is, and whether as its transpose."""
@@ -144,10 +164,14 @@ class Capture(TorchFunctionMode):
             return weight, True
         return None
 
-    def _anchor_of(self, weight: Weight, tensor: Tensor) -> Tensor | None:
-        """Return the anchor, if a gradient by this tensor is one by the weight."""
-        linked = weight.parameter is tensor or weight.parameter is tensor._base
-        return self.anchor if linked and tensor.requires_grad else None
+    @staticmethod
+    def _is_linked(weight: Weight, tensor: Tensor) -> bool:
+        """Return whether a gradient by this tensor is one by the weight, as it is or transposed."""
+        node = tensor.grad_fn
+        if node is None:
+            return tensor is weight.parameter
+        source = getattr(node.next_functions[0][0], "variable", None)
+        return node.name() in _TRANSPOSED and source is weight.parameter
 
     def _map(
         self, x: Any, tensor: Any, turned: bool, addend: Tensor | None = None
@@ -164,8 +188,11 @@ class Capture(TorchFunctionMode):
             return None
         if not torch.is_grad_enabled():
             return _applied(self._product, weight, turned != is_turned, x, addend)
+        linked = self._is_linked(weight, tensor)
+        if tensor.requires_grad and not linked:
+            return None
         apply: Any = _Map.apply
-        anchor = self._anchor_of(weight, tensor)
+        anchor = self.anchor if tensor.requires_grad else None
         result: Tensor = apply(x, addend, anchor, (self._product, weight, turned != is_turned))
         return result
 
@@ -195,12 +222,24 @@ class Capture(TorchFunctionMode):
         plain = padding_idx is None and max_norm is None and not scale_grad_by_freq
         if found is None or found[1] or not plain or not torch.is_grad_enabled():
             return None
-        anchor = self._anchor_of(found[0], weight)
+        if not (weight.requires_grad and self._is_linked(found[0], weight)):
+            return None
         apply: Any = _LookUp.apply
-        result: Tensor | None = None if anchor is None else apply(input.long(), anchor, found[0])
+        result: Tensor = apply(input.long(), self.anchor, found[0])
         return result
 
 
+def _transformed() -> bool:
+    """Return whether what runs now is for autograd alone: transforms (vmap), tensors kept packed.
+
+    Packed tensors are those of an activation checkpoint, which runs once more on the way back.
+    """
+    if torch._C._functorch.maybe_current_level() is not None:
+        return True
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+_TRANSPOSED = ("TBackward0", "TransposeBackward0", "PermuteBackward0")
 _ROUTES: dict[Any, Callable[..., Tensor | None]] = {
     F.linear: Capture._linear,
     F.embedding: Capture._embedding,
@@ -208,5 +247,8 @@ _ROUTES: dict[Any, Callable[..., Tensor | None]] = {
     Tensor.addmm: Capture._addmm,
     **dict.fromkeys(
         (torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__), Capture._matmul
+    ),
+    **dict.fromkeys(
+        (torch.autograd.grad, torch.autograd.backward, Tensor.backward), Capture._refuse
     ),
 }
