@@ -27,10 +27,6 @@ FLOORS = {
     "part_of_matmul_rate": 0.4,
     "sparse_time_over_static": 2.5,
 }
-    "sparse_over_torch_static": 8.0,
-    "part_of_matmul_rate": 0.4,
-    "sparse_time_over_static": 2.5,
-}
 
 
 def model_of(device):

@@ -9,7 +9,7 @@ from typing import Any
 from dyneval.corpora import Corpus
 from dyneval.evaluation import evaluate
 from dyneval.gradient_stats import GradientStats
-from dyneval.predictors import Collector
+from dyneval.predictors import Collector, Static
 from dyneval.streams import parallel
 
 
@@ -27,7 +27,7 @@ def collect(
     """Return √MS_g over the batches of a split, or over `batches` of them from batch `skip` on.
 
     The split is cut into `batch_size` contiguous streams; a batch is n tokens of each, and the
-    shorter last one counts as one. The hidden state is carried over, from zero at the first.
+    shorter last one counts as one. The hidden state is carried over, through skipped batches too.
     """
     if segment_length < 1:
         raise ValueError(f"a segment of {segment_length} tokens cannot be read; give 1 or more")
@@ -37,14 +37,20 @@ def collect(
             "read; give batches and a batch size of at least 1, and skip 0 or more"
         )
     stream = parallel(corpus.read(split).stream[0], batch_size)
-    # split after the skipped ones, so that the parts of a split have its batches between them
-    stream = stream[:, skip * segment_length :]
-    total = -(-(stream.shape[1] - 1) // segment_length) if stream.shape[1] > 1 else 0
-    if not total:
+    total = -(-(stream.shape[1] - 1) // segment_length)
+    if skip >= total:
         raise ValueError(f"{corpus.name} ({split}) has no batch left after {skip}")
-    total = min(total, batches or total)
-    collector = Collector(model)
-    for done, _ in enumerate(islice(evaluate(collector, stream, segment_length), total), 1):
+    total = min(total, skip + (batches or total))
+    collector, begin = Collector(model), skip * segment_length
+    if skip:  # these are only read, for the hidden state after them: so parts are the whole
+        static = Static(model)
+        skipped = evaluate(static, stream[:, : begin + 1], segment_length)
+        for done, _ in enumerate(skipped, 1):
+            if report:
+                report(done, total)
+        collector.load_state_dict(collector.state_dict() | static.state_dict())
+    batch = evaluate(collector, stream[:, begin:], segment_length)
+    for done, _ in enumerate(islice(batch, total - skip), skip + 1):
         if report:
             report(done, total)
     return collector.stats(corpus.name, corpus.checksum(split))

@@ -1,7 +1,7 @@
 """Matrices: where a module uses them, in products and look-ups, as it happens.
 
 It is the use that counts, not the module: shared weights, second calls, transposed and functional
-uses are all seen. What is not seen here, within compiled code for instance, runs as ever.
+uses are all seen. What is not seen, within compiled code for instance, runs as ever.
 """
 
 from __future__ import annotations

@@ -150,8 +150,7 @@ class Reader:
         if not self.states:
             self.states = [(list(range(len(tokens))), None)]
         batches = self._batches((tokens != PAD).sum(1).tolist())
-        self.states = []
-        rows, parts = [], []
+        rows, parts, states = [], [], []
         for members, length, state in batches:
             if length:
                 inputs = (tokens if len(batches) == 1 else tokens[members])[:, :length]
@@ -160,7 +159,8 @@ class Reader:
                 log_probs = torch.log_softmax(model.logits(hidden), -1)
                 rows += members
                 parts.append(Categorical(log_probs, hidden))
-            self.states.append((members, state))
+            states.append((members, state))
+        self.states = states
         return assemble(parts, rows, tokens.shape)
 
     def _batches(self, lengths: list[int]) -> list[tuple[list[int], int, State]]:

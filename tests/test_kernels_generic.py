@@ -5,7 +5,9 @@ import torch
 from kernel_checks import RULES, difference, follow, priors
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
+from dyneval import kernels
 from dyneval.engines import Reference
 from dyneval.kernels.generic import Generic
 
@@ -150,6 +152,88 @@ class Attention(nn.Module):
         return self.layer(x, mask, is_causal=True)
 
 
+class Sometimes(nn.Module):
+    """An expert that gets some tokens of a long segment, and none of a short one."""
+
+    def __init__(self):
+        super().__init__()
+        self.expert, self.table = nn.Linear(6, 6, bias=False), nn.Embedding(3, 6)
+
+    def forward(self, x):
+        some = x[:, : x.shape[1] // 4]
+        numbers = torch.zeros(some.shape[1], dtype=torch.long)
+        return x + self.expert(some).sum(1, keepdim=True) + self.table(numbers).sum(0)
+
+
+class Slowed(nn.Module):
+    """A weight that learns a tenth as fast: a view with a gradient of its own."""
+
+    class View(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, weight):
+            return weight.view_as(weight)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 0.1
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 6) / 3)
+
+    def forward(self, x):
+        return torch.tanh(F.linear(x, self.View.apply(self.weight)))
+
+
+class Views(nn.Module):
+    """A weight as views of it: all of its rows, and turned twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 6) / 3)
+
+    def forward(self, x):
+        return torch.tanh(F.linear(x, self.weight[:]) + x @ self.weight.t().t())
+
+
+class Descending(nn.Module):
+    """A step against a gradient is a part of the model, and learned through."""
+
+    def __init__(self):
+        super().__init__()
+        self.energy, self.map = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        with torch.enable_grad():
+            y = x.detach().requires_grad_()
+            energy = torch.tanh(self.energy(y)).sum()
+            (gradient,) = torch.autograd.grad(energy, y, create_graph=True)
+        return self.map(x - gradient)
+
+
+class Recomputed(nn.Module):
+    """Read once more on the way back, to save memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        return checkpoint(lambda x: self.second(torch.tanh(self.first(x))), x, use_reentrant=False)
+
+
+class Mapped(nn.Module):
+    """One token at a time, as torch.vmap has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.map, self.table = nn.Linear(6, 6), nn.Embedding(3, 6)
+
+    def forward(self, x):
+        numbers = torch.arange(x.shape[1]) % 3
+        return torch.vmap(self.map)(x) + torch.vmap(self.table)(numbers)
+
+
 def tied():
     model = Embedded(nn.Tanh())
     model.output.weight = model.embedding.weight
@@ -163,6 +247,12 @@ CASES = {
     "in place": lambda: Embedded(InPlace()),
     "odd uses": lambda: Embedded(Odd()),
     "convolution": lambda: Embedded(Convolution()),
+    "sometimes no inputs": lambda: Embedded(Sometimes()),
+    "views": lambda: Embedded(Views()),
+    "a gradient of its own": lambda: Embedded(Slowed()),
+    "gradients within": lambda: Embedded(Descending()),
+    "activation checkpoint": lambda: Embedded(Recomputed()),
+    "vmap": lambda: Embedded(Mapped()),
     "padded and sparse embedding": lambda: Embedded(nn.Identity()),
     "GRU": Gru,
     "torch's attention": lambda: Embedded(Attention()),
@@ -195,6 +285,18 @@ def test_any_model_is_the_references(name, rule, text):
     ):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
     assert difference(found, expected, start) < 1e-9
+
+
+@pytest.mark.parametrize("name", ["gradients within", "activation checkpoint", "vmap"])
+def test_reading_only_keeps_nothing(name, text):
+    """Static reads a model that takes gradients itself, and remembers none of them."""
+    model = make(name)
+    forward, how = kernels.fast_forward(model)
+    assert how.startswith("generic")
+    expected, _ = model.hidden(text[None, :5])
+    for _ in range(2):
+        torch.testing.assert_close(forward.hidden(text[None, :5])[0], expected.detach())
+    assert not any(weight.maps or weight.lookups for weight in forward._capture._weights.values())
 
 
 def test_many_inputs_at_once_go_through_torch(text):

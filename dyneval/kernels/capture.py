@@ -67,7 +67,7 @@ class _Map(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (x,), (product, weight, turned) = ctx.saved_tensors, ctx.use
-        if ctx.learns:
+        if ctx.learns and x.numel():  # no inputs, no gradient
             flat = x.detach().reshape(-1, x.shape[-1])
             d = gradient.reshape(-1, gradient.shape[-1])
             weight.maps.append((d, flat) if turned else (flat, d))
@@ -103,9 +103,14 @@ class _LookUp(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, ...]:
         (tokens,) = ctx.saved_tensors
-        d = gradient.reshape(-1, gradient.shape[-1])
-        ctx.weight.lookups.append((tokens.reshape(-1), d))
+        if tokens.numel():
+            d = gradient.reshape(-1, gradient.shape[-1])
+            ctx.weight.lookups.append((tokens.reshape(-1), d))
         return None, None, None
+
+
+class _OwnGradients(Exception):
+    """A model takes gradients itself, of which captured uses would take part."""
 
 
 class Capture(Watch[Weight]):
@@ -120,26 +125,67 @@ class Capture(Watch[Weight]):
         self._product = product
         device = matrices[0].parameter.device if matrices else None
         self.anchor = torch.zeros((), device=device, requires_grad=True)
+        self._suits = True  # the model, as far as it was run
+
+    def run(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """Return what a function gives, captured; a model that takes gradients itself is not."""
+        if self._suits:
+            try:
+                with self:
+                    return function(*arguments, **named)
+            except _OwnGradients:
+                self._suits = False
+        return function(*arguments, **named)
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function in _GRADIENTS:
+            raise _OwnGradients
+        if _transformed():
+            return function(*args, **(kwargs or {}))
+        return super().__torch_function__(function, types, args, kwargs)
 
     def product(
         self, key: Weight, x: Tensor, matrix: Tensor, turned: bool, addend: Tensor | None
-    ) -> Tensor:
+    ) -> Tensor | None:
         """Return the product, and keep what its gradient is made of."""
         if not torch.is_grad_enabled():
             return _applied(self._product, key, turned, x, addend)
+        if matrix.requires_grad and not _is_linked(key, matrix):
+            return None
         apply: Any = _Map.apply
-        anchor = self._anchor_of(key, matrix)
+        anchor = self.anchor if matrix.requires_grad else None
         result: Tensor = apply(x, addend, anchor, (self._product, key, turned))
         return result
 
     def look_up(self, key: Weight, tokens: Tensor, matrix: Tensor) -> Tensor | None:
         """Return the rows, and keep what their gradient is made of."""
-        anchor = self._anchor_of(key, matrix) if torch.is_grad_enabled() else None
+        if not (torch.is_grad_enabled() and matrix.requires_grad and _is_linked(key, matrix)):
+            return None
         apply: Any = _LookUp.apply
-        result: Tensor | None = None if anchor is None else apply(tokens.long(), anchor, key)
+        result: Tensor = apply(tokens.long(), self.anchor, key)
         return result
 
-    def _anchor_of(self, weight: Weight, tensor: Tensor) -> Tensor | None:
-        """Return the anchor, if a gradient by this tensor is one by the weight."""
-        linked = weight.parameter is tensor or weight.parameter is tensor._base
-        return self.anchor if linked and tensor.requires_grad else None
+
+def _is_linked(weight: Weight, tensor: Tensor) -> bool:
+    """Return whether a gradient by this tensor is one by the weight, as it is or transposed."""
+    node = tensor.grad_fn
+    if node is None:
+        return tensor is weight.parameter
+    source = getattr(node.next_functions[0][0], "variable", None)
+    return node.name() in _TRANSPOSED and source is weight.parameter
+
+
+def _transformed() -> bool:
+    """Return whether what runs now is for autograd alone: transforms (vmap), tensors kept packed.
+
+    Packed tensors are those of an activation checkpoint, which runs once more on the way back.
+    """
+    if torch._C._functorch.maybe_current_level() is not None:
+        return True
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+_TRANSPOSED = ("TBackward0", "TransposeBackward0", "PermuteBackward0")
+_GRADIENTS = (torch.autograd.grad, torch.autograd.backward, Tensor.backward)

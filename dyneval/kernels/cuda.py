@@ -71,10 +71,9 @@ class Foreach(Route):
 
     @torch.enable_grad()
     def _record_reading(self, tokens: Tensor, state: State) -> tuple[Categorical, State]:
-        with self._capture:
-            hidden, after = self._reader.model.hidden(tokens, state)
-            log_probs = torch.log_softmax(self._reader.model.logits(hidden), -1)
-        return Categorical(log_probs, hidden), after
+        hidden, after = self._capture.run(self._reader.model.hidden, tokens, state)
+        logits = self._capture.run(self._reader.model.logits, hidden)
+        return Categorical(torch.log_softmax(logits, -1), hidden), after
 
     @torch.enable_grad()
     def _record_learning(self, prediction: Categorical, targets: Tensor) -> None:

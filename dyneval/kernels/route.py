@@ -44,8 +44,8 @@ class Route(Autograd):
 
     def predict(self, tokens: Tensor) -> Categorical:
         """(1, T) tokens -> what follows each, by the weights of this segment."""
-        with self._capture:
-            return super().predict(tokens)
+        prediction: Categorical = self._capture.run(super().predict, tokens)
+        return prediction
 
     def _step(self, loss: Tensor) -> None:
         sources = [self._capture.anchor, *self._parameters.values()]

@@ -75,13 +75,11 @@ class Captured:
     @torch.no_grad()
     def hidden(self, *arguments: Any, **named: Any) -> tuple[Tensor, Any]:
         """Return what the model does."""
-        with self._capture:
-            found: tuple[Tensor, Any] = self.model.hidden(*arguments, **named)
-            return found
+        found: tuple[Tensor, Any] = self._capture.run(self.model.hidden, *arguments, **named)
+        return found
 
     @torch.no_grad()
     def logits(self, h: Tensor) -> Tensor:
         """(B, T, H) -> (B, T, V)."""
-        with self._capture:
-            found: Tensor = self.model.logits(h)
-            return found
+        found: Tensor = self._capture.run(self.model.logits, h)
+        return found
