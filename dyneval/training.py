@@ -3,7 +3,8 @@
 The folder of a training holds the best model so far, as any checkpoint, and beside it
 `training.safetensors`: weights, their averages, optimizer, hidden state and random numbers of the
 step that it stands at. Resuming gives the same numbers as a run that was never stopped (bit for
-bit at the same number of threads). What is trained, and how, is a `recipes.Recipe`.
+bit at the same number of threads). What is trained, and how, is a `recipes.Recipe`. Several
+processes share the streams and average their gradients.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from dyneval.averaging import Average, stuck
 from dyneval.corpora import Corpus
 from dyneval.evaluation import evaluate
 from dyneval.predictors import Static
+from dyneval.processes import ALONE, Group
 from dyneval.recipes import Recipe
 from dyneval.streams import parallel
 
@@ -53,10 +55,15 @@ class Training:
     """A training in a folder: `run` goes on to its end, from wherever it stands."""
 
     def __init__(
-        self, recipe: Recipe, corpus: Corpus, folder: Path | str, device: str = "auto"
+        self,
+        recipe: Recipe,
+        corpus: Corpus,
+        folder: Path | str,
+        device: str = "auto",
+        group: Group = ALONE,
     ) -> None:
-        self.recipe, self.corpus, self.folder = recipe, corpus, Path(folder)
-        self.device = devices.find(device)
+        self.recipe, self.corpus, self.folder, self.group = recipe, corpus, Path(folder), group
+        self.device = group.device(device)
         self.train = self._stream("train")
         self.valid = self._stream("valid")
         torch.manual_seed(recipe.seed)
@@ -65,6 +72,8 @@ class Training:
         if recipe.weight_normalisation:
             _normalise(self.model)
         self.model.to(self.device)
+        if not group.first:  # the same weights, and other units dropped out
+            torch.manual_seed(recipe.seed + 1000 * group.rank)
         self.average = Average(self.model)
         self.optimizer = self._optimizer()
         self.state: Any = None  # the hidden state, carried over
@@ -79,7 +88,7 @@ class Training:
 
     def _stream(self, split: str) -> Tensor:
         tokens = self.corpus.read(split).stream[0]
-        return parallel(tokens, self.recipe.batch_size).to(self.device)
+        return self.group.rows(parallel(tokens, self.recipe.batch_size)).to(self.device)
 
     def _optimizer(self) -> torch.optim.Optimizer:
         kind = torch.optim.Adam if self.recipe.optimizer == "adam" else torch.optim.SGD
@@ -128,8 +137,9 @@ class Training:
                 epoch = bisect(self.starts, self.step - 1) - 1
                 done = self.step - self.starts[epoch]
                 ended = self.step == self.starts[epoch + 1]
-                stop = interrupted()  # asked once: what comes while yielding waits for a step
-                save = ended or stop or now - saved > save_every
+                # asked once: what comes while yielding waits for a step
+                stop, due = self.group.any(interrupted(), now - saved > save_every)
+                save = ended or stop or due
                 if save or now - asked > REPORT_EVERY:
                     mean, asked = self._mean(done), now
                 speed = tokens / max(1e-9, now - began)
@@ -169,12 +179,15 @@ class Training:
             group["lr"] = self.learning_rate(self.step)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
+        nats = nats.detach()
+        gradients = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
+        self.group.average([nats, *gradients])
         nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
         self.optimizer.step()
         self.average.step()
-        self.nats += nats.detach()
+        self.nats += nats
         self.step += 1
-        return targets.numel()
+        return targets.numel() * self.group.size
 
     def _loss(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | float]:
         """Return the mean nats of a step, and what is added to them; the state moves on."""
@@ -202,8 +215,10 @@ class Training:
         """Score the validation split; keep the model if it is the best so far."""
         with self.average.in_place():
             model = folded(self.model)
-        summed = sum(part.sum().item() for part in evaluate(Static(model), self.valid, 100))
-        validation = summed / (self.valid.numel() - len(self.valid))
+        parts = evaluate(Static(model), self.valid, 100)
+        summed = torch.tensor(sum(part.sum().item() for part in parts), dtype=torch.float64)
+        self.group.average([summed])
+        validation = summed.item() / (self.valid.numel() - len(self.valid))
         best = min((entry["valid_nats"] for entry in self.history), default=float("inf"))
         self.history.append(
             {
@@ -215,7 +230,7 @@ class Training:
                 "tokens_per_second": round(speed, 1),
             }
         )
-        if validation < best:
+        if validation < best and self.group.first:
             models.save(self.folder, models.Checkpoint(model, self.corpus.vocabulary, self.about()))
         self._average(epoch)
         return validation
@@ -227,6 +242,7 @@ class Training:
         if recipe.optimizer != "nt-asgd":
             return
         if epoch + 1 == recipe.epochs and recipe.fine_tune_epochs:
+            self.group.wait()  # the best weights are in the folder then
             best = dict(models.load(self.folder, self.device).model.named_parameters())
             with torch.no_grad():
                 for name, weight in self.model.named_parameters():
@@ -245,6 +261,7 @@ class Training:
             "torch": torch.__version__,
             "device": devices.describe(self.device),
             "threads": torch.get_num_threads(),
+            "processes": self.group.size,
             "history": self.history,
         }
 
@@ -255,15 +272,21 @@ class Training:
         for k, values in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{k}.{name}": value for name, value in values.items()}
         for k, layer in enumerate(self.state or ()):
-            tensors |= {f"state.{k}.{j}": part for j, part in enumerate(layer)}
+            tensors |= {f"state.{k}.{j}": self._rows(part) for j, part in enumerate(layer)}
         tensors["nats"] = self.nats
-        tensors["random"] = torch.get_rng_state()
+        tensors["random"] = self._rows(torch.get_rng_state()[None])
         if self.device.type == "cuda":
-            tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
+            tensors["random.cuda"] = self._rows(torch.cuda.get_rng_state(self.device)[None])
         # tied weights share memory, which safetensors refuses
         tensors = {name: value.clone() for name, value in tensors.items()}
         numbers = {"step": self.step, "averaged": self.average.count, "seconds": self.seconds}
-        storage.write_tensors(self.folder / STATE, tensors, self.about() | numbers)
+        if self.group.first:
+            storage.write_tensors(self.folder / STATE, tensors, self.about() | numbers)
+        self.group.wait()
+
+    def _rows(self, part: Tensor) -> Tensor:
+        """Return what the processes have of each stream, one below the other."""
+        return torch.cat(self.group.gather(part))
 
     def load(self) -> None:
         """Go on where `save` was called; the recipe and the text must be the same."""
@@ -271,6 +294,7 @@ class Training:
         ours = {"recipe": asdict(self.recipe)} | {
             "checksum": self.corpus.checksum("train"),
             "vocabulary": self.corpus.vocabulary.kind,
+            "processes": self.group.size,
         }
         for name, own in ours.items():
             if not isinstance(about, dict) or about.get(name) != own:
@@ -292,11 +316,14 @@ class Training:
         places = groups.get("state", {})
         layers = 1 + max((int(name.split(".")[0]) for name in places), default=-1)
         self.state = tuple(
-            tuple(places[f"{k}.{j}"].to(self.device) for j in range(2)) for k in range(layers)
+            tuple(self.group.rows(places[f"{k}.{j}"]).to(self.device) for j in range(2))
+            for k in range(layers)
         )
-        torch.set_rng_state(groups["random"][""])
+        # copied: torch reads a state from the start of its memory
+        torch.set_rng_state(self.group.rows(groups["random"][""])[0].clone())
         if self.device.type == "cuda" and "cuda" in groups["random"]:
-            torch.cuda.set_rng_state(groups["random"]["cuda"], self.device)
+            drawn = self.group.rows(groups["random"]["cuda"])[0].clone()
+            torch.cuda.set_rng_state(drawn, self.device)
         self.nats.copy_(groups["nats"][""])
         self.step, self.seconds = about["step"], about["seconds"]
         self.history = about["history"]
@@ -309,9 +336,10 @@ def start(
     *,
     resume: bool = False,
     device: str = "auto",
+    group: Group = ALONE,
 ) -> Training:
     """Return a training in a folder, at its beginning or where it was stopped."""
-    training = Training(recipe, corpus, folder, device)
+    training = Training(recipe, corpus, folder, device, group)
     exists = (training.folder / STATE).exists()
     if exists and not resume:
         raise ValueError(

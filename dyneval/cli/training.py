@@ -35,9 +35,12 @@ def train(
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train a base model; Ctrl-C stops it where --resume goes on."""
+    """Train a base model; Ctrl-C stops it where --resume goes on.
+
+    Under torchrun, processes share the streams: torchrun --nproc-per-node 2 -m dyneval.cli train …
+    """
     use(threads)
-    from dyneval import corpora, recipes, report, training
+    from dyneval import corpora, processes, recipes, report, training
     from dyneval.progress import bars
 
     recipe = recipes.changed(
@@ -55,13 +58,16 @@ def train(
         seed=seed,
     )
     text = corpora.load(corpus, vocabulary)  # type: ignore[arg-type]
-    task = training.start(recipe, text, folder, resume=resume, device=device)
+    group = processes.join()
+    task = training.start(recipe, text, folder, resume=resume, device=device, group=group)
     epochs_in_all = recipe.epochs + recipe.fine_tune_epochs
-    with bars("steps", quiet=quiet) as update:
+    with bars("steps", quiet=quiet or not group.first) as update:
         for at in task.run():
             figure = report.running(at.nats, text.vocabulary.kind)
             what = f"epoch {at.epoch + 1} of {epochs_in_all}"
             pace = f"{figure}, {at.tokens_per_second:,.0f} tokens/s"
             update(what, at.epoch_step, at.epoch_steps, pace)
+    if not group.first:
+        return
     best = min(entry["valid_nats"] for entry in task.history)
     print(f"validation {report.running(best, text.vocabulary.kind)}: {folder}")
