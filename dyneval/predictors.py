@@ -17,6 +17,7 @@ from dyneval import kernels
 from dyneval.engines import Streams
 from dyneval.gradient_stats import Collection, GradientStats, Prior, without_statistics
 from dyneval.models import fingerprint, own_copy
+from dyneval.processes import ALONE, Group
 from dyneval.reading import Categorical, Prediction, Reader, concatenate, evaluating
 from dyneval.rules import Rule
 from dyneval.streams import PAD
@@ -253,11 +254,12 @@ class Collector(_Streams):
     """Gather gradient statistics from training text; the weights stay as they are (eq. 5).
 
     A batch is a segment of B streams, its loss the mean over all its tokens. It is given to the
-    same loop as any predictor.
+    same loop as any predictor. Where processes share a batch, its gradient is their mean.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, group: Group = ALONE) -> None:
         super().__init__()
+        self._group = group
         self._hash, self._target = fingerprint(model), target_of(model)
         own = evaluating(own_copy(model, {})).requires_grad_(True)
         self._weights = dict(own.named_parameters())
@@ -283,6 +285,7 @@ class Collector(_Streams):
                 gradients = torch.autograd.grad(
                     loss, list(self._weights.values()), allow_unused=True
                 )
+            self._group.average([part for part in gradients if part is not None])
             for squares, gradient in zip(self._squares.values(), gradients, strict=True):
                 if gradient is not None:
                     squares.addcmul_(gradient, gradient)
@@ -306,7 +309,7 @@ class Collector(_Streams):
         """Return the statistics of the batches so far."""
         if not self._batches:
             raise ValueError("no batch was read yet: there are no gradient statistics")
-        counts = (len(self.position), self._length, self._batches)
+        counts = (len(self.position) * self._group.size, self._length, self._batches)
         collection = Collection(self._hash, *counts, corpus, checksum, self._target)
         return GradientStats(
             {name: (sum_ / self._batches).sqrt().cpu() for name, sum_ in self._squares.items()},

@@ -13,8 +13,9 @@ import torch
 from dyneval import corpora, models, storage, training
 from dyneval.evaluation import evaluate
 from dyneval.predictors import Static
+from dyneval.recipes import Recipe
 from dyneval.streams import parallel
-from dyneval.training import Recipe, Training, start
+from dyneval.training import Training, start
 
 LSTM = Recipe(
     "lstm",
@@ -44,6 +45,19 @@ AWD_LSTM = Recipe(
     epochs=3,
     batch_size=8,
     sequence_length=10,
+)
+# averages once a validation is no better, and from the start of its fine-tuning
+NT_ASGD = dataclasses.replace(
+    AWD_LSTM,
+    optimizer="nt-asgd",
+    learning_rate=20.0,
+    random_lengths=True,
+    clip=0.25,
+    weight_decay=1e-6,
+    activation=2.0,
+    temporal_activation=1.0,
+    nonmonotone=1,
+    fine_tune_epochs=1,
 )
 MLSTM = Recipe(
     "mlstm",
@@ -118,9 +132,9 @@ def test_the_loss_falls(recipe, corpus, tmp_path):
     run = start(dataclasses.replace(recipe, epochs=5), corpus, tmp_path / "run")
     progress = finished(run)
     assert [step.step for step in progress] == [*range(1, run.steps + 1)]
-    assert [step.epoch for step in progress] == [k // run.epoch_steps for k in range(run.steps)]
+    assert [step.epoch for step in progress] == [k // run.starts[1] for k in range(run.steps)]
     ends = [step for step in progress if step.validation_nats is not None]
-    assert [step.step for step in ends] == [run.epoch_steps * k for k in range(1, 6)]
+    assert [step.step for step in ends] == run.starts[1:]
     assert all(step.steps == run.steps and step.tokens_per_second > 0 for step in progress)
     assert progress[0].nats == pytest.approx(math.log(len(corpus.vocabulary)), abs=0.3)
     assert ends[-1].nats < 0.9 * ends[0].nats
@@ -175,7 +189,7 @@ def test_learning_rates_of_sgd(corpus, tmp_path):
     run = Training(recipe, corpus, tmp_path)
     rates = [run.learning_rate(step) for step in range(run.steps)]
     expected = [1.0, 1.0, 0.5, 0.25]
-    assert rates == [rate for rate in expected for _ in range(run.epoch_steps)]
+    assert rates == [rate for rate in expected for _ in range(run.starts[1])]
 
 
 def test_learning_rates_of_adam(corpus, tmp_path):
@@ -232,7 +246,7 @@ def test_weight_normalisation_is_per_row_of_the_layers_matrices(corpus, tmp_path
 def test_resumed_as_if_never_stopped(recipe, corpus, tmp_path, stop):
     whole = start(recipe, corpus, tmp_path / "whole")
     finished(whole)
-    assert whole.epoch_steps == 45
+    assert whole.starts == [0, 45, 90, 135]
     stopped = start(recipe, corpus, tmp_path / "stopped")
     for progress in stopped.run():
         if progress.step == stop:
@@ -253,7 +267,8 @@ def run_until(step, sign, recipe, text, folder, save_every):
 import json, sys, time
 import torch
 from dyneval import corpora
-from dyneval.training import Recipe, start
+from dyneval.recipes import Recipe
+from dyneval.training import start
 
 torch.set_num_threads(1)
 recipe, text, folder, save_every = json.loads(sys.argv[1])
@@ -367,42 +382,103 @@ def test_a_file_that_holds_no_training(corpus, stopped):
         start(LSTM, corpus, stopped, resume=True)
 
 
+# The recipe of the AWD-LSTM: random lengths, AR and TAR, averaged weights, fine-tuning
+
+
+def test_the_loss_falls_and_random_lengths_read_every_token(corpus, tmp_path):
+    run = start(dataclasses.replace(NT_ASGD, epochs=4), corpus, tmp_path / "run")
+    progress = finished(run)
+    assert [step.step for step in progress] == [*range(1, run.steps + 1)]
+    ends = [step for step in progress if step.validation_nats is not None]
+    assert [step.step for step in ends] == run.starts[1:]
+    assert [step.epoch for step in ends] == [0, 1, 2, 3, 4]
+    assert ends[-1].nats < 0.95 * ends[0].nats
+    for epoch, step in enumerate(run.starts[1:]):
+        assert run.place(step - 1)[0] == epoch
+        assert sum(run.place(step - 1)[1:]) == run.train.shape[1] - 1
+
+
+def test_the_learning_rate_is_in_proportion_to_the_length(corpus, tmp_path):
+    run = Training(NT_ASGD, corpus, tmp_path)
+    lengths = {run.place(step)[2]: run.learning_rate(step) for step in range(run.steps)}
+    assert len(lengths) > 5
+    for length, rate in lengths.items():
+        assert rate == pytest.approx(20.0 * length / 10, rel=1e-12)
+
+
+def test_a_step_descends_the_mean_with_ar_and_tar(corpus, tmp_path):
+    plain = {name: 0.0 for name in NT_ASGD.model if name.endswith("dropout")}
+    recipe = dataclasses.replace(NT_ASGD, model=NT_ASGD.model | plain, clip=1e9, weight_decay=0.01)
+    run = start(recipe, corpus, tmp_path / "run")
+    model = models.ARCHITECTURES["awd-lstm"](len(corpus.vocabulary), **recipe.model)
+    model.load_state_dict(run.model.state_dict())
+    _, _, length = run.place(0)
+    assert length != 10
+    hidden, _ = model.hidden(run.train[:, :length])
+    log_probs = model.logits(hidden).log_softmax(-1)
+    loss = -log_probs.gather(-1, run.train[:, 1 : length + 1, None]).mean()
+    loss = loss + 2 * (hidden**2).mean() + ((hidden[:, 1:] - hidden[:, :-1]) ** 2).mean()
+    loss.backward()
+    next(run.run())
+    for ours, weight in zip(run.model.parameters(), model.parameters(), strict=True):
+        gradient = weight.grad + 0.01 * weight.detach()
+        expected = weight.detach() - 20.0 * length / 10 * gradient
+        torch.testing.assert_close(ours.detach(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_averaging_begins_when_the_loss_is_stuck(corpus, tmp_path):
+    """From then on what is scored and kept are the averaged weights."""
+    recipe = dataclasses.replace(NT_ASGD, learning_rate=60.0, epochs=7, fine_tune_epochs=0)
+    run = start(recipe, corpus, tmp_path / "run")
+    finished(run)
+    losses = [entry["valid_nats"] for entry in run.history]
+    counts = [entry["averaged"] for entry in run.history]
+    begun = next(k for k in range(2, 7) if losses[k] > min(losses[: k - 1]))
+    assert begun < 6
+    assert counts == [max(0, step - run.starts[begun + 1]) for step in run.starts[1:]]
+    best = losses.index(min(losses))
+    assert best > begun  # the mean is better than any that it is over
+    kept = models.load(tmp_path / "run").model
+    with run.average.in_place():
+        for ours, weight in zip(kept.parameters(), run.model.parameters(), strict=True):
+            assert torch.equal(ours, weight) == (best == 6)
+
+
+def test_fine_tuning_begins_again_at_the_best_weights(corpus, tmp_path):
+    recipe = dataclasses.replace(NT_ASGD, nonmonotone=9)
+    run = start(recipe, corpus, tmp_path / "run")
+    for progress in run.run():
+        if progress.step == run.starts[3]:
+            break
+    assert [entry["averaged"] for entry in run.history] == [0, 0, 0]
+    best = models.load(tmp_path / "run").model
+    for ours, weight in zip(run.model.parameters(), best.parameters(), strict=True):
+        assert torch.equal(ours, weight)
+    assert run.average.on
+    finished(run)
+    assert run.history[-1]["averaged"] == run.starts[4] - run.starts[3]
+
+
+@pytest.mark.parametrize("stop", [1, 50, 140, 155])
+def test_averages_are_resumed_as_if_never_stopped(corpus, tmp_path, stop):
+    """Also among steps that are averaged, and in fine-tuning."""
+    whole = start(NT_ASGD, corpus, tmp_path / "whole")
+    finished(whole)
+    stopped = start(NT_ASGD, corpus, tmp_path / "stopped")
+    for progress in stopped.run():
+        if progress.step == stop:
+            break
+    stopped.save()
+    torch.manual_seed(99)
+    resumed = start(NT_ASGD, corpus, tmp_path / "stopped", resume=True)
+    assert (resumed.step, resumed.nats) == (stop, stopped.nats)
+    finished(resumed)
+    assert_equal(resumed, whole)
+    for name, mean in whole.average.state_dict().items():
+        assert torch.equal(resumed.average.state_dict()[name], mean)
+
+
 # What cannot be trained
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("architecture", "gru"),
-        ("optimizer", "adamw"),
-        ("precision", "int8"),
-        ("learning_rate", -1.0),
-        ("learning_rate", math.nan),
-        ("epochs", 0),
-        ("batch_size", 0),
-        ("sequence_length", 0),
-        ("clip", 0.0),
-        ("decay", 0.0),
-    ],
-)
-def test_impossible_recipes(field, value):
-    with pytest.raises(ValueError, match=f"{value}"):
-        dataclasses.replace(LSTM, **{field: value})
-
-
-def test_changed_recipes():
-    recipe = training.changed(LSTM, epochs=7, units=20, seed=None)
-    assert recipe == dataclasses.replace(LSTM, epochs=7, model=LSTM.model | {"units": 20})
-    assert LSTM.epochs == 3
-
-
-@pytest.mark.parametrize("name", training.PRESETS)
-def test_presets_describe_models(name):
-    recipe = training.PRESETS[name]
-    with torch.device("meta"):
-        model = models.ARCHITECTURES[recipe.architecture](256, **recipe.model)
-    assert json.loads(json.dumps(dataclasses.asdict(recipe))) == dataclasses.asdict(recipe)
-    assert set(recipe.model) <= set(model.settings)
 
 
 def test_texts_that_are_too_short(tmp_path):

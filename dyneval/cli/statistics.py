@@ -36,22 +36,26 @@ def gradient_stats(
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
-    """Collect how large each weight's gradients are on the training text (eq. 5)."""
+    """Collect how large each weight's gradients are on the training text (eq. 5).
+
+    Under torchrun, processes share the streams: torchrun --nproc-per-node 2 -m dyneval.cli …
+    """
     use(threads)
     import torch
 
-    from dyneval import collection, corpora, devices, gradient_stats, models, storage, targets
+    from dyneval import collection, corpora, gradient_stats, models, processes, storage, targets
     from dyneval.progress import bars
     from dyneval.settings import default_length
 
-    checkpoint = models.load(model, devices.find(device))
+    group = processes.join()
+    checkpoint = models.load(model, group.device(device))
     adapted = targets.parse(target or targets.ALL)
     path = out or models.folder_of(model) / gradient_stats.file_of(str(adapted))
     storage.check_writable(path)
     text = corpora.load(corpus, checkpoint.vocabulary, unknown)  # type: ignore[arg-type]
     default = default_length(checkpoint.vocabulary)
     length = default if segment_length is None else segment_length
-    with bars("batches", quiet=quiet) as update:
+    with bars("batches", quiet=quiet or not group.first) as update:
         collected = collection.collect(
             adapted.of(checkpoint.model),
             text,
@@ -61,7 +65,10 @@ def gradient_stats(
             skip=skip,
             batches=batches,
             report=lambda done, total: update("gradient statistics", done, total, ""),
+            group=group,
         )
+    if not group.first:
+        return
     collected.save(path, torch.bfloat16 if half else None)
     print(f"{collected.collection.batches:,} batches of {batch_size} streams: {path}")
 

@@ -7,13 +7,15 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from dyneval.cli.options import Corpus, Quiet, Threads, use
+from dyneval.cli.options import Corpus, Device, Quiet, Threads, use
 
 
 def train(
     corpus: Corpus,
     folder: Annotated[Path, Argument(help="Where the model is kept.")],
-    preset: Annotated[str, Option(help="lstm-desk or mlstm-desk.")] = "lstm-desk",
+    preset: Annotated[
+        str, Option(help="A recipe: lstm-desk, awd-lstm-desk, mlstm-desk, ptb-lstm, …")
+    ] = "lstm-desk",
     vocabulary: Annotated[
         str | None, Option(help="words, characters or bytes (default: the corpus' own)")
     ] = None,
@@ -29,19 +31,20 @@ def train(
     precision: Annotated[str | None, Option(help="float32 or bfloat16.")] = None,
     seed: Annotated[int | None, Option(help="Of the initial weights and dropout.")] = None,
     resume: Annotated[bool, Option("--resume", help="Go on with the folder's training.")] = False,
+    device: Device = "auto",
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train a base model; Ctrl-C stops it where --resume goes on."""
+    """Train a base model; Ctrl-C stops it where --resume goes on.
+
+    Under torchrun, processes share the streams: torchrun --nproc-per-node 2 -m dyneval.cli train …
+    """
     use(threads)
-    from dyneval import corpora, report, training
+    from dyneval import corpora, processes, recipes, report, training
     from dyneval.progress import bars
 
-    if preset not in training.PRESETS:
-        known = ", ".join(training.PRESETS)
-        raise ValueError(f"there is no preset {preset!r}; give one of {known}")
-    recipe = training.changed(
-        training.PRESETS[preset],
+    recipe = recipes.changed(
+        recipes.find(preset),
         epochs=epochs,
         batch_size=batch_size,
         sequence_length=sequence_length,
@@ -55,13 +58,16 @@ def train(
         seed=seed,
     )
     text = corpora.load(corpus, vocabulary)  # type: ignore[arg-type]
-    task = training.start(recipe, text, folder, resume=resume)
-    with bars("steps", quiet=quiet) as update:
+    group = processes.join()
+    task = training.start(recipe, text, folder, resume=resume, device=device, group=group)
+    epochs_in_all = recipe.epochs + recipe.fine_tune_epochs
+    with bars("steps", quiet=quiet or not group.first) as update:
         for at in task.run():
             figure = report.running(at.nats, text.vocabulary.kind)
-            what = f"epoch {at.epoch + 1} of {recipe.epochs}"
-            done = at.step - at.epoch * task.epoch_steps
+            what = f"epoch {at.epoch + 1} of {epochs_in_all}"
             pace = f"{figure}, {at.tokens_per_second:,.0f} tokens/s"
-            update(what, done, task.epoch_steps, pace)
+            update(what, at.epoch_step, at.epoch_steps, pace)
+    if not group.first:
+        return
     best = min(entry["valid_nats"] for entry in task.history)
     print(f"validation {report.running(best, text.vocabulary.kind)}: {folder}")

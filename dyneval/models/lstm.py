@@ -1,12 +1,14 @@
 """LSTM language model: embedding, stacked LSTM layers, softmax.
 
 `Layer` has the weights of one layer of `torch.nn.LSTM` under torch's names and gives the same
-result, but shows its recurrence: `mix` acts on the hidden state after each step.
+result, but shows its recurrence: `mix` acts on the hidden state after each step. A step is many
+small kernels, which a GPU takes longer to start than to run: there, training uses torch's own.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -57,7 +59,10 @@ class Layer(nn.Module):
     ) -> tuple[Tensor, LayerState]:
         """(B, T, I), state or None -> (B, T, H), state; `recurrent` stands in for weight_hh."""
         h, c = state if state is not None else (x.new_zeros(len(x), self.units),) * 2
-        recurrent = transposed(self.weight_hh if recurrent is None else recurrent)
+        recurrent = self.weight_hh if recurrent is None else recurrent
+        if x.is_cuda and self.training and mix is None:
+            return self.fused(x, h, c, recurrent)
+        recurrent = transposed(recurrent)
         outputs = []
         for projected in F.linear(x, self.weight_ih, self.bias_ih + self.bias_hh).unbind(1):
             h, c = step(torch.addmm(projected, h, recurrent), c)  # (B, H) each
@@ -65,6 +70,23 @@ class Layer(nn.Module):
                 h = mix(h)
             outputs.append(h)
         return torch.stack(outputs, 1), (h, c)
+
+    def fused(
+        self, x: Tensor, h: Tensor, c: Tensor, recurrent: Tensor
+    ) -> tuple[Tensor, LayerState]:
+        """Return what `forward` does, all of it in torch's own kernels (cuDNN's on a GPU).
+
+        Never in the precision of autocast, in which a cell's sum over time would be kept as well.
+        """
+        dtype = recurrent.dtype
+        weights = [self.weight_ih, recurrent, self.bias_ih, self.bias_hh]
+        start = h[None].to(dtype), c[None].to(dtype)
+        with torch.autocast(x.device.type, enabled=False), warnings.catch_warnings():
+            # cuDNN copies weights that do not lie in one piece, and says so
+            warnings.filterwarnings("ignore", "RNN module weights are not part of single")
+            options = (True, 1, 0.0, True, False, True)  # biases, layers, dropout, …, batch first
+            y, h, c = torch.lstm(x.to(dtype), start, weights, *options)
+        return y, (h[0], c[0])
 
 
 def check(settings: dict[str, Any]) -> None:

@@ -42,6 +42,8 @@ class Layer(nn.Module):
     ) -> tuple[Tensor, LayerState]:
         """(B, T, I), state or None -> (B, T, H), state; `kept` is a dropout mask on h (B, H)."""
         h, c = state if state is not None else (x.new_zeros(len(x), self.units),) * 2
+        if x.is_cuda and self.training and mix is None:
+            return self.fused(x, h, c, kept)
         # read once: under weight normalisation each access computes the matrix again
         multiply, recurrent = transposed(self.weight_mh), transposed(self.weight_hh)
         outputs = []
@@ -56,6 +58,25 @@ class Layer(nn.Module):
             if mix is not None:
                 h = mix(h)
             outputs.append(h)
+        return torch.stack(outputs, 1), (h, c)
+
+    def fused(
+        self, x: Tensor, h: Tensor, c: Tensor, kept: Tensor | float
+    ) -> tuple[Tensor, LayerState]:
+        """Return what `forward` does, with torch's own cell: few kernels of a GPU a step.
+
+        Never in the precision of autocast, in which a cell's sum over time would be kept as well.
+        """
+        weights = [self.weight_ih, self.weight_hh, self.bias, torch.zeros_like(self.bias)]
+        multiply, dtype, outputs = self.weight_mh.t(), self.bias.dtype, []
+        x, h, c = x.to(dtype), h.to(dtype), c.to(dtype)
+        with torch.autocast(x.device.type, enabled=False):
+            for token, factor in zip(
+                x.unbind(1), F.linear(x, self.weight_mx).unbind(1), strict=True
+            ):
+                h, c = torch.lstm_cell(token, (factor * (h @ multiply), c), *weights)
+                h = h * kept if isinstance(kept, Tensor) else h
+                outputs.append(h)
         return torch.stack(outputs, 1), (h, c)
 
 
