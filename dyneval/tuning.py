@@ -16,10 +16,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
-from dyneval import devices, documents, kernels, settings, storage
+from dyneval import devices, kernels, settings, storage
+from dyneval import documents as documents_
 from dyneval.corpora import Corpus
 from dyneval.gradient_stats import GradientStats
 from dyneval.models import Checkpoint, fingerprint
@@ -226,12 +226,12 @@ def _task(
     settings: Settings, model: Any, stats: GradientStats | None, waves: Waves, plan: Plan
 ) -> dict[str, Any]:
     """Return all that the trials depend on, as JSON values."""
-    documents = {
+    many = {
         "documents": sha256(waves.bounds.tobytes()).hexdigest(),
         "carry": waves.carry,
         "streams": waves.streams,
     }
-    return (documents if len(waves.bounds) > 2 else {}) | {
+    return (many if len(waves.bounds) > 2 else {}) | {
         "settings": settings.to_json(),
         "plan": asdict(plan) | {"vary": list(plan.vary)},
         "model": fingerprint(model),
@@ -306,6 +306,9 @@ def tune_rows(
     report: Callable[[str, Progress], None] | None = None,
     limit: int | None = None,
     engine: kernels.Name = "auto",
+    documents: str | None = None,
+    carry: Carry = "none",
+    streams: int = 1,
 ) -> dict[str, Tuned]:
     """Tune each row, writing the settings file at `path` after each; rows it had before stay.
 
@@ -316,13 +319,18 @@ def tune_rows(
     storage.check_writable(path, (".json",))
     if limit is not None and limit < 1:
         raise ValueError(f"a limit of {limit} tokens leaves nothing to read")
-    text = corpus.read(split)[:limit]
-    if len(text) < 2:
+    check(documents, carry, streams)
+    texts = documents_.read(corpus, split, documents, limit)
+    waves = Waves(texts.text.stream[0], texts.bounds, carry, streams)
+    if not waves.prefix(plan.prefix + 1).predicted.any():
         raise ValueError(f"{corpus.name} ({split}) is too short to tune on")
     about = {
         "corpus": corpus.name,
         "split": split,
-        "tokens": len(text),
+        "tokens": len(texts.text),
+        "documents": documents,
+        "carry": carry,
+        "streams": streams,
         "checksum": corpus.checksum(split),
         "model_hash": fingerprint(checkpoint.model),
         "device": devices.describe(next(checkpoint.model.parameters()).device),
@@ -345,7 +353,7 @@ def tune_rows(
             row,
             checkpoint.model,
             stats if row.needs_statistics else None,
-            text.stream,
+            waves,
             replace(plan, vary=vary),
             path.with_suffix(".journal"),
             functools.partial(report, name) if report else None,
