@@ -302,7 +302,7 @@ def compare(
 def _carried(run: dict[str, Any]) -> str:
     """Return what went on from one document to the next, and in how many rows if that matters."""
     carry: str = run.get("carry", "none")
-    return carry if carry == "none" else f"{carry} in {run['streams']} streams"
+    return carry if carry == "none" else f"{carry} (streams: {run['streams']})"
 
 
 def _check_same_text(first: Result, second: Result) -> None:
