@@ -113,8 +113,8 @@ def pairs(compared: list[dict[str, Any]], files: list[str]) -> Group:
     ]
     lines = [Text(f"A, B: {files[0]}", style="dim")] if same else lines
     if "carry" in compared[0]:
-        carry = "A carries {}, B {}".format(*compared[0]["carry"])
-        lines.append(Text(f"from document to document {carry}", style="dim"))
+        carry = "{} in A, {} in B".format(*compared[0]["carry"])
+        lines.append(Text(f"what documents carry over: {carry}", style="dim"))
     return Group(grid, *lines)
 
 

@@ -111,12 +111,12 @@ class ByDocument:
     @cached_property
     def tokens(self) -> Array:
         """(D,): how many tokens of each are scored."""
-        return self.sums(np.ones(len(self.numbers), np.int64)).astype(np.int64)
+        return np.bincount(self.numbers - 1, minlength=len(self.labels))
 
     def sums(self, values: Array) -> Array:
         """(N,) -> (D,) the sum of each document; NaN where values end before it does."""
         count = len(self.labels)
-        total = np.bincount(self.numbers[: len(values)] - 1, values, count)
+        total = np.bincount(self.numbers[: len(values)] - 1, values, count).astype(float)
         if len(values) < len(self.numbers):
             total[self.numbers[len(values)] - 1 :] = np.nan
         return total

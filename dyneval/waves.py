@@ -36,9 +36,9 @@ def check(cut: str | None, carry: str, streams: int) -> None:
     if cut is not None:
         documents.check(cut)
     elif carry != "none" or streams > 1:
-        what = f"carry {carry!r}" if carry != "none" else f"{streams} streams"
+        what = f"carry={carry!r}" if carry != "none" else f"streams={streams}"
         raise ValueError(
-            f"{what} is about documents, and the text is read as one; say what a document is "
+            f"{what} is for documents, and the text is read as one; say what a document is "
             "(--documents)"
         )
 

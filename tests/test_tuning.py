@@ -11,6 +11,7 @@ from torch import nn
 
 from dyneval import corpora, gradient_stats, models, settings, storage, tuning
 from dyneval.evaluation import evaluate
+from dyneval.run import Run
 from dyneval.settings import Settings, table_1
 from dyneval.tuning import Plan
 from dyneval.waves import Waves
@@ -76,6 +77,36 @@ def test_the_best_two_are_read_whole(checkpoint, stream, tmp_path):
         found = nats_of(Settings(**trial["settings"]), checkpoint, stream)
         assert record["confirmed"][str(trial["number"])] == pytest.approx(found, rel=1e-6)
     assert record["validation_nats"] == min(record["confirmed"].values())
+
+
+def test_documents_are_read_as_in_an_evaluation(checkpoints, checkpoint, shifted, tmp_path):
+    """By the trials as well as by those that confirm; the file says how."""
+    corpus = corpora.load(shifted, checkpoint.vocabulary)
+    how = {"documents": "lines", "carry": "weights", "streams": 2}
+    path = tmp_path / "settings.json"
+    plan = replace(QUICK, trials=2, confirm=1)
+    rows = {"dynamic": START}
+    found = tuning.tune_rows(rows, checkpoint, None, corpus, "all", plan, path, None, 300, **how)[
+        "dynamic"
+    ]
+    assert storage.read_json(path)["tuning"]["dynamic"].items() >= how.items()
+    run = Run(checkpoints["words"], shifted, {"dynamic": found.settings}, limit=300, **how)
+    nats = run.execute().scores["dynamic"].nats
+    assert found.record["validation_nats"] == pytest.approx(nats.mean(), rel=1e-6)
+    prefix = replace(run, limit=151, predictors=rows).execute().scores["dynamic"].nats
+    assert found.record["trials"][0]["nats"] == pytest.approx(prefix.mean(), rel=1e-6)
+    for other in ({"streams": 3}, {"carry": "none"}, {"documents": "chunks:10"}):
+        with pytest.raises(ValueError, match="was begun with another "):
+            tuning.tune_rows(
+                rows, checkpoint, None, corpus, "all", plan, path, None, 300, **how | other
+            )
+
+
+def test_documents_without_a_token_to_score_cannot_be_tuned_on(checkpoint, shifted, tmp_path):
+    corpus = corpora.load(shifted, checkpoint.vocabulary)
+    line = [{"dynamic": START}, checkpoint, None, corpus, "all", QUICK, tmp_path / "a.json"]
+    with pytest.raises(ValueError, match=r"shifted.txt \(all\) is too short to tune on"):
+        tuning.tune_rows(*line, documents="chunks:1")
 
 
 def test_trials_that_fall_behind_are_given_up(checkpoint, stream, tmp_path):

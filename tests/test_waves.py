@@ -190,8 +190,8 @@ def test_nothing_is_read_of_no_text(lstm):
         (("lines", "state", 1), "carry='state' is not known; give one of none, weights, weights"),
         (("lines", "none", 0), "0 streams side by side read nothing"),
         (("pages", "none", 1), "cannot be cut into 'pages'"),
-        ((None, "weights", 1), "carry 'weights' is about documents, and the text is read as one"),
-        ((None, "none", 2), "2 streams is about documents"),
+        ((None, "weights", 1), "carry='weights' is for documents, and the text is read as one"),
+        ((None, "none", 2), "streams=2 is for documents"),
     ],
 )
 def test_ways_to_read_that_make_no_sense(arguments, says):
