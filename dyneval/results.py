@@ -37,6 +37,7 @@ FIGURES = {  # that can be compared; what a perplexity is per, if not per token
     "bits_per_character": None,
     "bits_per_byte": None,
 }
+ROUNDING = 1e-6  # nats a token: a gain below this is rounding
 MOST_ROWS = 1000  # documents that a result's JSON file lists
 UNREADABLE = (
     *(OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error),
@@ -172,7 +173,7 @@ class Result:
         assert by
         first, second = (by.sums(self.scores[k].nats) for k in (next(iter(self.scores)), name))
         with np.errstate(all="ignore"):
-            fewer = (first - second) / by.tokens
+            fewer = (first - second) / by.tokens  # nats
             if QUOTED[self.run["vocabulary"]["kind"]] == "perplexity":
                 relative = -np.expm1(-fewer)
             else:
@@ -181,7 +182,7 @@ class Result:
         return {
             "count": int(known.sum()),
             "median_gain": float(np.median(relative[known])) if known.any() else None,
-            "share_with_gain": float((relative[known] > 0).mean()) if known.any() else None,
+            "share_with_gain": float((fewer[known] > ROUNDING).mean()) if known.any() else None,
         }
 
     def to_json(self) -> dict[str, Any]:
