@@ -113,10 +113,10 @@ class Run:
             score = reading.score(plan, settings.segment_length, len(vocabulary))
             scores[name] = replace(score, nats=_unbroken(score.nats[scored]))
         columns = (getattr(texts.text, name)[scored] for name in Scored.__annotations__)
-        cut = None
+        by = None
         if self.documents:
-            cut = ByDocument(texts.numbers[scored], np.array(texts.labels(vocabulary)))
-        return Result(about, Scored(*columns), scores, cut)
+            by = ByDocument(texts.numbers[scored], np.array(texts.labels(vocabulary)))
+        return Result(about, Scored(*columns), scores, by)
 
     def _scored(self, plan: Waves) -> NDArray[np.bool_]:
         """(N,): which tokens of the text are scored."""
@@ -124,7 +124,7 @@ class Run:
         uniform = self.first_token == "uniform"
         scored = np.ones(count, bool) if uniform else plan.predicted
         if not scored.any():
-            where = "" if self.documents is None else f" in {len(plan.bounds) - 1} documents"
+            where = "" if self.documents is None else f" (documents: {len(plan.bounds) - 1})"
             raise ValueError(
                 f"{self.corpus} has too few tokens to read: {count}{where}, and needed are "
                 + ("1 or more" if uniform else "2 or more, since the first of a text is not scored")

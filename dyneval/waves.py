@@ -70,7 +70,8 @@ class Waves:
     def predicted(self) -> NDArray[np.bool_]:
         """(N,): whether something was read before each token, to predict it by."""
         found = np.ones(len(self.tokens), bool)
-        found[self.bounds[: self.rows if self.carry == "weights+state" else -1]] = False
+        begin = self.bounds[:-1]
+        found[begin[: self.rows] if self.carry == "weights+state" else begin] = False
         return found
 
     def prefix(self, count: int) -> Waves:

@@ -126,7 +126,7 @@ def test_killed_among_documents_a_run_ends_with_the_same_digits(
         (["--streams", "2"], "say what a document is (--documents)"),
         (["--documents-csv", "a.csv"], "cut the text with --documents"),
         (["--documents", "lines", "--documents-csv", "a.txt"], "a.txt has another ending"),
-        (["--documents", "chunks:1", "--limit", "9"], "9 in 9 documents, and needed are 2 or more"),
+        (["--documents", "chunks:1", "--limit", "9"], "9 (documents: 9), and needed are 2 or more"),
         (["--documents", "files", "--split", "valid"], "has no split 'valid'; give one of all"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -137,6 +137,13 @@ def test_flags_that_make_no_sense(
     monkeypatch.chdir(tmp_path)
     assert says in mistake("evaluate", checkpoints["bytes"], shifted, *flags)
     assert not os.listdir(tmp_path)
+
+
+def test_a_text_without_a_token_has_no_documents(mistake, checkpoints, tmp_path):
+    (tmp_path / "a.txt").touch()
+    for cut, name in (("lines", tmp_path / "a.txt"), ("files", tmp_path), ("chunks:9", os.devnull)):
+        line = mistake("evaluate", checkpoints["words"], name, "--documents", cut)
+        assert f"{name} has too few tokens to read: 0 (documents: 0), and needed are 2" in line
 
 
 def test_folders_without_a_file(mistake, checkpoints, tmp_path):

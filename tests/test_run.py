@@ -195,7 +195,7 @@ def test_a_document_that_diverges_is_named(checkpoints, shifted, tmp_path):
         ({"predictors": {"run": Settings(5)}}, "cannot be named 'run'"),
         ({"predictors": {"documents": Settings(5)}}, "cannot be named 'documents'"),
         ({"documents": "pages"}, "cannot be cut into 'pages'"),
-        ({"documents": "chunks:1"}, "120 in 120 documents, and needed are 2 or more, since the f"),
+        ({"documents": "chunks:1"}, "120 (documents: 120), and needed are 2 or more, since the f"),
         ({"carry": "weights"}, "carry='weights' is for documents"),
         ({"predictors": {"../a": Settings(5)}}, "cannot be named '../a'"),
         ({"unknown": "maybe"}, "give error, drop or unk"),

@@ -179,8 +179,10 @@ def test_the_first_tokens_may_end_within_a_document(text):
     assert plan_of(text).prefix(500).bounds.tolist() == BOUNDS.tolist()
 
 
-def test_nothing_is_read_of_no_text(lstm):
-    plan = Waves(torch.zeros(0, dtype=torch.long), np.array([0]))
+@pytest.mark.parametrize("carry", CARRIES)
+def test_nothing_is_read_of_no_text(lstm, carry):
+    plan = Waves(torch.zeros(0, dtype=torch.long), np.array([0]), carry)
+    assert plan.predicted.tolist() == []
     assert scores(plan, Static(lstm)).tolist() == []
 
 
