@@ -1,12 +1,13 @@
 """Corpora: a text in splits, with its vocabulary; known ones by name, any other by its path.
 
 `load("ptb")` finds a known corpus in `$DYNEVAL_DATA`, then in the cache folder, then at its public
-source; `load("notes.txt")` reads any file, `load("-")` standard input. Plain, .xz and .gz files
-are read alike.
+source; `load("notes.txt")` reads any file, `load("-")` standard input, `load_files("notes")` all
+files of a folder. Plain, .xz and .gz files are read alike.
 """
 
 from __future__ import annotations
 
+import glob
 import gzip
 import hashlib
 import lzma
@@ -122,6 +123,7 @@ class Corpus:
     note: str = ""  # how it differs from what is published, or nothing
     unknown: Unknown | None = None
     tokens: dict[str, int] = field(default_factory=dict, repr=False)  # as published
+    files: dict[str, int] = field(default_factory=dict, repr=False)  # of a folder, their bytes
 
     def raw(self, split: str | None = None) -> bytes:
         """Return a split as it stands in the file."""
@@ -134,6 +136,8 @@ class Corpus:
 
     def read(self, split: str | None = None) -> Text:
         """Return a split as tokens."""
+        if self.files:
+            return Text.join(list(self.read_files(split).values()))
         split = split or self.default_split
         text = self.vocabulary.read(self.raw(split), f"{self.name} ({split})", self.unknown)
         published = self.tokens.get(split, len(text))
@@ -143,6 +147,15 @@ class Corpus:
                 "the file was cut or prepared in another way"
             )
         return text
+
+    def read_files(self, split: str | None = None) -> dict[str, Text]:
+        """Return the files of `load_files` as tokens: what was cut apart is not one word."""
+        raw, begin, texts = self.raw(split), 0, {}
+        for name, size in self.files.items():
+            part = raw[begin : begin + size]
+            texts[name] = self.vocabulary.read(part, f"{name} in {self.name}", self.unknown)
+            begin += size
+        return texts
 
     def checksum(self, split: str | None = None) -> str:
         """Return the sha256 of a split's bytes."""
@@ -160,8 +173,7 @@ def load(
     PTB and WikiText-2, characters for text8 and Europarl, bytes elsewhere). A file can be read
     whole (`all`) or in its 90-5-5 splits.
     """
-    if unknown not in (None, "error", "drop", "unk"):
-        raise ValueError(f"unknown={unknown!r} is not known; give error, drop or unk")
+    _check(unknown)
     source = SOURCES.get(str(name))
     kind = vocabulary.kind if isinstance(vocabulary, Vocabulary) else vocabulary
     kind = kind or (source.kind if source else "bytes")
@@ -186,6 +198,34 @@ def load(
         vocabulary = Vocabulary.of(kind, first, str(name))
     published = source.tokens if source else {}
     return Corpus(str(name), vocabulary, splits, default, note, unknown, published)
+
+
+def load_files(name: str, vocabulary: Vocabulary, unknown: Unknown | None = None) -> Corpus:
+    """Return the files in a folder, or those that a pattern such as `notes/*.txt` names.
+
+    They stand one behind the other, sorted by name; hidden ones and folders within are left out.
+    """
+    _check(unknown)
+    folder = Path(name)
+    if folder.is_dir():
+        paths = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    else:
+        paths = [folder, *map(Path, glob.glob(name, recursive=True))]
+    paths = sorted({path for path in paths if path.is_file()})
+    if not paths:
+        raise ValueError(
+            f"there is no file in {name}; give a folder of text files, or a pattern in quotes such "
+            "as 'notes/*.txt'"
+        )
+    files = {path.name if folder.is_dir() else str(path): _raw(path) for path in paths}
+    sizes = {file: len(raw) for file, raw in files.items()}
+    whole = {"all": b"".join(files.values())}
+    return Corpus(name, vocabulary, whole, "all", unknown=unknown, files=sizes)
+
+
+def _check(unknown: Unknown | None) -> None:
+    if unknown not in (None, "error", "drop", "unk"):
+        raise ValueError(f"unknown={unknown!r} is not known; give error, drop or unk")
 
 
 def _whole(raw: bytes, kind: Kind, name: str) -> dict[str, bytes]:
@@ -279,7 +319,10 @@ def _raw(name: str | Path) -> bytes:
             f"{name} is neither a file nor a known corpus ({', '.join(SOURCES)})"
         ) from None
     except IsADirectoryError:
-        raise ValueError(f"{name} is a folder; give a text file") from None
+        raise ValueError(
+            f"{name} is a folder; give a text file, or let `dyneval evaluate` read its files "
+            "(--documents files)"
+        ) from None
     except OSError as error:
         raise ValueError(f"{name} cannot be read: {error.strerror}") from None
     try:

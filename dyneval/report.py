@@ -55,6 +55,11 @@ def table(result: Result) -> Group:
     if result.gains:
         over = next(iter(result.scores))
         lines.append(Text(f"gain: over {over}, with its interval of 95%", style="dim"))
+    lines += [
+        Text(f"{name}: {_documents(row['documents'])}", style="dim")
+        for name, row in rows.items()
+        if "documents" in row and name != "run"
+    ]
     engines = run["engines"]
     same = len(set(engines.values())) == 1
     for name, engine in list(engines.items())[: 1 if same else None]:
@@ -80,6 +85,14 @@ def _interval(gain: dict[str, Any]) -> str:
     return f" ({100 * gain['low']:.1f}..{100 * gain['high']:.1f})"
 
 
+def _documents(row: dict[str, Any]) -> str:
+    """Return how documents gain, in a line."""
+    if not row["count"]:
+        return "no document to compare"
+    median, share = row["median_gain"], row["share_with_gain"]
+    return f"{row['count']:,} documents, median gain {median:+.1%}, {share:.1%} of them gain"
+
+
 def pairs(compared: list[dict[str, Any]], files: list[str]) -> Group:
     """Return a table of what `results.compare` found, a row each, and the files below it."""
     gain = compared[0]["gain"]
@@ -98,7 +111,11 @@ def pairs(compared: list[dict[str, Any]], files: list[str]) -> Group:
     lines = [
         Text(f"{letter}: {file}", style="dim") for letter, file in zip("AB", files, strict=True)
     ]
-    return Group(grid, *([Text(f"A, B: {files[0]}", style="dim")] if same else lines))
+    lines = [Text(f"A, B: {files[0]}", style="dim")] if same else lines
+    if "carry" in compared[0]:
+        carry = "{} in A, {} in B".format(*compared[0]["carry"])
+        lines.append(Text(f"what documents carry over: {carry}", style="dim"))
+    return Group(grid, *lines)
 
 
 def show(result: Result) -> None:

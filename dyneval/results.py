@@ -2,8 +2,8 @@
 
 Nats are summed and divided once; what they are divided by are the tokens that were scored, and
 their words, characters and bytes, only. What one predictor gains over another is a view of the
-nats as well (`significance`). A result is a JSON file of the figures and settings, with an `.npz`
-of the arrays beside it.
+nats as well (`significance`), and so is what one document brought. A result is a JSON file of the
+figures and settings, with an `.npz` of the arrays beside it.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ FIGURES = {  # that can be compared; what a perplexity is per, if not per token
     "bits_per_character": None,
     "bits_per_byte": None,
 }
+ROUNDING = 1e-6  # nats a token: a gain below this is rounding
+MOST_ROWS = 1000  # documents that a result's JSON file lists
 UNREADABLE = (
     *(OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error),
     *(KeyError, ValueError, TypeError, AttributeError, IndexError),
@@ -101,21 +103,86 @@ def _exp(mean: float | None) -> float | None:
 
 
 @dataclass(frozen=True)
+class ByDocument:
+    """Which document each scored token is of, and what to call the documents."""
+
+    numbers: Array  # (N,) from 1
+    labels: Array  # (D,)
+
+    @cached_property
+    def tokens(self) -> Array:
+        """(D,): how many tokens of each are scored."""
+        return np.bincount(self.numbers - 1, minlength=len(self.labels))
+
+    def sums(self, values: Array) -> Array:
+        """(N,) -> (D,) the sum of each document; NaN where values end before it does."""
+        count = len(self.labels)
+        total = np.bincount(self.numbers[: len(values)] - 1, values, count).astype(float)
+        if len(values) < len(self.numbers):
+            total[self.numbers[len(values)] - 1 :] = np.nan
+        return total
+
+
+@dataclass(frozen=True)
 class Result:
     """The scores of one or more predictors on the same tokens, and what makes them comparable."""
 
     run: dict[str, Any]  # model, corpus, checksum, rules, first-token policy, versions, threads
     scored: Scored
     scores: dict[str, Score] = field(default_factory=dict)
+    by_document: ByDocument | None = None  # None: one text
 
     @cached_property
     def gains(self) -> dict[str, Comparison]:
-        """What predictors gain over the first; those that scored as many tokens, two or more."""
-        first = next(iter(self.scores), "")
+        """What predictors gain over the first; those that scored as much, and enough to tell."""
+        first, *others = self.scores or [""]
+        count = len(self.scores[first].nats) if others else 0
+        numbers = self.by_document.numbers[:count] if self.by_document else None
+        documents = 1 if numbers is None else len(np.unique(numbers))
+        # in few documents of one token each nothing varies
+        enough = count > (documents if documents < significance.MANY else 1)
         return {
-            name: significance.compare(self.scores[first].nats, score.nats)
-            for name, score in self.scores.items()
-            if name != first and len(score.nats) == len(self.scores[first].nats) > 1
+            name: significance.compare(
+                self.scores[first].nats, self.scores[name].nats, documents=numbers
+            )
+            for name in others
+            if enough and len(self.scores[name].nats) == count
+        }
+
+    def documents(self) -> list[dict[str, Any]]:
+        """Return a row for each document: its number, label, scored tokens, nats of predictors.
+
+        The nats are None where a predictor diverged before the end of the document.
+        """
+        if not self.by_document:
+            return []
+        by, count = self.by_document, len(self.by_document.labels)
+        columns = {
+            "document": range(1, count + 1),
+            "label": by.labels.tolist(),
+            "tokens": by.tokens.tolist(),
+        }
+        for name, score in self.scores.items():
+            sums = by.sums(score.nats).tolist()
+            columns[f"nats.{name}"] = [None if math.isnan(nats) else nats for nats in sums]
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def _gains_of_documents(self, name: str) -> dict[str, Any]:
+        """Return the median of what documents gain, and how many of them do, as JSON values."""
+        by = self.by_document
+        assert by
+        first, second = (by.sums(self.scores[k].nats) for k in (next(iter(self.scores)), name))
+        with np.errstate(all="ignore"):
+            fewer = (first - second) / by.tokens  # nats
+            if QUOTED[self.run["vocabulary"]["kind"]] == "perplexity":
+                relative = -np.expm1(-fewer)
+            else:
+                relative = 1 - second / first
+        known = np.isfinite(relative)  # of documents with a scored token
+        return {
+            "count": int(known.sum()),
+            "median_gain": float(np.median(relative[known])) if known.any() else None,
+            "share_with_gain": float((fewer[known] > ROUNDING).mean()) if known.any() else None,
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -124,16 +191,27 @@ class Result:
         for name, comparison in self.gains.items():
             gain = _gain(comparison, QUOTED[self.run["vocabulary"]["kind"]])
             figures[name]["gain"] = {"over": next(iter(figures)), **gain}
+        if self.by_document:
+            for name in list(figures)[1:]:
+                figures[name]["documents"] = self._gains_of_documents(name)
         return {**figures, "run": self.run}
 
     def save(self, path: Path | str) -> None:
-        """Write `path` (JSON) and the arrays of nats beside it (.npz)."""
+        """Write `path` (JSON) and the arrays of nats beside it (.npz).
+
+        Both tell of each document, unless there are too many for a JSON file.
+        """
         path = Path(path)
         storage.check_writable(path, ENDINGS)
         arrays = {f"nats.{name}": score.nats for name, score in self.scores.items()}
         arrays |= {f"scored.{name}": value for name, value in vars(self.scored).items()}
+        value = self.to_json()
+        if by := self.by_document:
+            arrays |= {"documents.numbers": by.numbers, "documents.labels": by.labels}
+            if len(by.labels) <= MOST_ROWS:
+                value["documents"] = self.documents()
         storage.write_arrays(path.with_suffix(".npz"), arrays)
-        storage.write_json(path, self.to_json())
+        storage.write_json(path, value)
 
 
 def load(path: Path | str) -> Result:
@@ -141,7 +219,8 @@ def load(path: Path | str) -> Result:
     path = Path(path)
     figures = storage.read_json(path)
     try:
-        run = figures.pop("run")
+        run, by = figures.pop("run"), None
+        figures.pop("documents", None)  # the arrays have them all
         # a file of our own: numpy leaves its own open where the archive is damaged
         with path.with_suffix(".npz").open("rb") as file, np.load(file) as arrays:
             scored = Scored(**{name: arrays[f"scored.{name}"] for name in Scored.__annotations__})
@@ -149,6 +228,8 @@ def load(path: Path | str) -> Result:
                 name: Score(arrays[f"nats.{name}"], value["seconds"], value.get("diverged", ""))
                 for name, value in figures.items()
             }
+            if "documents.numbers" in arrays:
+                by = ByDocument(arrays["documents.numbers"], arrays["documents.labels"])
         for name, score in scores.items():
             if len(score.nats) != figures[name]["tokens"]:
                 raise ValueError(f"they differ in the tokens of {name}")
@@ -157,7 +238,7 @@ def load(path: Path | str) -> Result:
         raise ValueError(
             f"{path} and the .npz beside it are no whole result of `evaluate --save`: {reason}"
         ) from None
-    return Result(run, scored, scores)
+    return Result(run, scored, scores, by)
 
 
 def _gain(comparison: Comparison, figure: str) -> dict[str, Any]:
@@ -208,28 +289,42 @@ def compare(
         scores[0].nats,
         scores[1].nats,
         sizes=getattr(first.scored, unit) if unit else None,
+        documents=first.by_document.numbers if first.by_document else None,
         block_length=block_length,
         level=level,
     )
     values = [score.figures(first.scored)[figure] for score in scores]
     gain = {"over": names[0], **_gain(comparison, figure)}
-    return {"a": names[0], "b": names[1], "figures": values, "gain": gain}
+    found = {"a": names[0], "b": names[1], "figures": values, "gain": gain}
+    carried = [_carried(result.run) for result in (first, second)]
+    return found | ({"carry": carried} if carried[0] != carried[1] else {})
+
+
+def _carried(run: dict[str, Any]) -> str:
+    """Return what went on from one document to the next, and in how many rows if that matters."""
+    carry: str = run.get("carry", "none")
+    return carry if carry == "none" else f"{carry} (streams: {run['streams']})"
 
 
 def _check_same_text(first: Result, second: Result) -> None:
     """Raise an error that names what keeps two results from being compared."""
     same = "compare results of the same text, read in the same way"
-    for name in ("split", "checksum", "first_token"):
-        values = first.run.get(name), second.run.get(name)
-        if values[0] != values[1]:
+    tokens = [result.scored.tokens for result in (first, second)]
+    read = [result.run | {"carry": _carried(result.run)} for result in (first, second)]
+    for name in ("split", "checksum", "first_token", "documents", "carry"):
+        values = [run.get(name) for run in read]
+        # what is carried may differ, where the same tokens are scored all the same
+        if values[0] != values[1] and (name != "carry" or len(tokens[0]) != len(tokens[1])):
             raise ValueError(
                 f"the results differ in their {name}: {values[0]}, {values[1]}; {same}"
             )
-    tokens = [result.scored.tokens for result in (first, second)]
     if len(tokens[0]) != len(tokens[1]):
         raise ValueError(
             f"the results differ in their tokens: {len(tokens[0]):,}, {len(tokens[1]):,}; {same}"
         )
+    by = first.by_document, second.by_document
+    if by[0] and by[1] and not np.array_equal(by[0].numbers, by[1].numbers):
+        raise ValueError(f"the results differ in where their documents begin; {same}")
     # the ids of symbols may differ, but not what is one symbol, as all are that are <unk>
     pairs = tokens[0].astype(np.int64) << 32 | tokens[1]
     if len({len(np.unique(each)) for each in (*tokens, pairs)}) > 1:

@@ -16,16 +16,18 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from dyneval import corpora, devices, kernels, models, provenance, storage
-from dyneval.evaluation import LIMIT_FACTOR, evaluate
+from dyneval import devices, documents, kernels, models, provenance, storage, waves
+from dyneval.corpora import Corpus
+from dyneval.evaluation import LIMIT_FACTOR
 from dyneval.gradient_stats import Statistics
 from dyneval.models import Checkpoint
 from dyneval.predictors import Predictor
-from dyneval.results import Result, Score, Scored
+from dyneval.results import ByDocument, Result, Score, Scored
 from dyneval.settings import Settings, find_statistics
 from dyneval.vocabularies import Unknown
+from dyneval.waves import Carry, Part, Waves
 
 FirstToken = Literal["unscored", "uniform"]
 
@@ -41,6 +43,7 @@ class Progress(NamedTuple):
 
 
 Report = Callable[[Progress], None]
+Nats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,9 @@ class Run:
     limit: int | None = None  # tokens of the split to read
     engine: kernels.Name = "auto"
     device: str = "auto"  # cpu, cuda, or cuda where there is one
+    documents: str | None = None  # lines, blank-lines, files or chunks:N; None: one text
+    carry: Carry = "none"  # what goes on from a document to the next
+    streams: int = 1  # documents to read side by side
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -65,8 +71,10 @@ class Run:
             raise ValueError(
                 f"first_token={self.first_token!r} is not known; give unscored or uniform"
             )
+        waves.check(self.documents, self.carry, self.streams)
         for name in self.predictors:
-            if name == "run" or Path(name).name != name:  # a key of the result, and a file
+            # keys of the result, and a file
+            if name in ("run", "documents") or Path(name).name != name:
                 raise ValueError(f"a predictor cannot be named {name!r}")
 
     def execute(
@@ -83,14 +91,11 @@ class Run:
         on from it. A predictor that diverges keeps its scores up to there, and the others go on.
         """
         checkpoint = models.load(self.model, devices.find(self.device))
-        corpus = corpora.load(self.corpus, checkpoint.vocabulary, self.unknown)
-        text = corpus.read(self.split)[: self.limit]
-        first = 0 if self.first_token == "uniform" else 1
-        if len(text) <= first:
-            raise ValueError(
-                f"{self.corpus} has too few tokens to read: {len(text)}, and needed are "
-                f"{first + 1} or more" + ", since the first of a text is not scored" * first
-            )
+        vocabulary = checkpoint.vocabulary
+        corpus = documents.load(self.corpus, vocabulary, self.unknown, self.documents)
+        texts = documents.read(corpus, self.split, self.documents, self.limit)
+        plan = Waves(texts.text.stream[0], texts.bounds, self.carry, self.streams)
+        scored = self._scored(plan)
         stats = find_statistics(
             self.predictors.values(), checkpoint.model, models.folder_of(self.model), self.stats
         )
@@ -98,25 +103,38 @@ class Run:
             name: settings.predictor(checkpoint.model, stats.get(settings.target), self.engine)
             for name, settings in self.predictors.items()
         }
-        about = self._about(checkpoint, corpus, len(text), stats)
+        about = self._about(checkpoint, corpus, len(texts.text), stats)
         about["engines"] = {name: predictor.engine for name, predictor in predictors.items()}
         store = _Store(Path(folder), about, resume, save_every) if folder else None
         scores = {}
         for name, settings in self.predictors.items():
             # popped: what one has learned is out of memory when the next begins
             reading = _Reading(name, predictors.pop(name), store, report)
-            score = reading.score(text.stream, settings.segment_length, len(checkpoint.vocabulary))
-            if first == 0:
-                uniform = math.log(len(checkpoint.vocabulary))
-                score = replace(score, nats=np.concatenate([[uniform], score.nats]))
-            scores[name] = score
-        scored = Scored(*(getattr(text, name)[first:] for name in Scored.__annotations__))
-        return Result(about, scored, scores)
+            score = reading.score(plan, settings.segment_length, len(vocabulary))
+            scores[name] = replace(score, nats=_unbroken(score.nats[scored]))
+        columns = (getattr(texts.text, name)[scored] for name in Scored.__annotations__)
+        by = None
+        if self.documents:
+            by = ByDocument(texts.numbers[scored], np.array(texts.labels(vocabulary)))
+        return Result(about, Scored(*columns), scores, by)
+
+    def _scored(self, plan: Waves) -> NDArray[np.bool_]:
+        """(N,): which tokens of the text are scored."""
+        count = len(plan.tokens)
+        uniform = self.first_token == "uniform"
+        scored = np.ones(count, bool) if uniform else plan.predicted
+        if not scored.any():
+            where = "" if self.documents is None else f" (documents: {len(plan.bounds) - 1})"
+            raise ValueError(
+                f"{self.corpus} has too few tokens to read: {count}{where}, and needed are "
+                + ("1 or more" if uniform else "2 or more, since the first of a text is not scored")
+            )
+        return scored
 
     def _about(
         self,
         checkpoint: Checkpoint,
-        corpus: corpora.Corpus,
+        corpus: Corpus,
         tokens: int,
         stats: Statistics,
     ) -> dict[str, Any]:
@@ -125,10 +143,19 @@ class Run:
         return provenance.describe(self.model, checkpoint, corpus, self.split, stats) | {
             "tokens": tokens,
             "limit": self.limit,
+            "documents": self.documents,
+            "carry": self.carry,
+            "streams": self.streams,
             "first_token": self.first_token,
             "rule": rules,
             "predictors": {name: row.to_json() for name, row in self.predictors.items()},
         }
+
+
+def _unbroken(nats: Nats) -> Nats:
+    """Return nats up to the first that is missing, where a predictor diverged."""
+    missing = np.isnan(nats)
+    return nats[: missing.argmax()] if missing.any() else nats
 
 
 class _Store:
@@ -142,20 +169,21 @@ class _Store:
         """Return the file of a predictor."""
         return self.folder / f"{name}.safetensors"
 
-    def save(self, name: str, predictor: Predictor, nats: Tensor, progress: dict[str, Any]) -> None:
+    def save(self, name: str, predictor: Predictor, nats: Nats, progress: dict[str, Any]) -> None:
         """Keep where a predictor stands; one that ended needs its scores only."""
         state = {} if progress["ended"] else predictor.state_dict()
-        tensors = {"nats": nats} | {f"predictor.{k}": value for k, value in state.items()}
+        tensors = {"nats": torch.from_numpy(nats)}
+        tensors |= {f"predictor.{k}": value for k, value in state.items()}
         storage.write_tensors(self.path(name), tensors, progress)
 
-    def load(self, name: str, predictor: Predictor) -> tuple[Tensor, dict[str, Any]]:
+    def load(self, name: str, predictor: Predictor) -> tuple[Nats, dict[str, Any]] | None:
         """Bring a predictor to where it stood -> its nats, and how far it is."""
         if not self.path(name).exists():
-            return torch.zeros(0, dtype=torch.float64), {"seconds": 0.0, "ended": False}
+            return None
         tensors, progress = storage.read_tensors(self.path(name))
         if not isinstance(progress, dict) or "nats" not in tensors:
             raise ValueError(f"{self.path(name)} holds no part of a run; give another folder")
-        nats = tensors.pop("nats")
+        nats = tensors.pop("nats").numpy()
         if not progress["ended"]:
             predictor.load_state_dict(
                 {name.removeprefix("predictor."): value for name, value in tensors.items()}
@@ -171,49 +199,53 @@ class _Reading:
     ) -> None:
         self.name, self.predictor, self.store, self.report = name, predictor, store, report
 
-    def score(self, stream: Tensor, segment_length: int, symbols: int) -> Score:
-        """Return the nats of every token of a (1, T) stream but the first."""
-        nats = torch.empty(stream.shape[1] - 1, dtype=torch.float64)
-        done, total, diverged, already = 0, 0.0, "", 0.0
-        if self.store:
-            before, progress = self.store.load(self.name, self.predictor)
-            done, already = len(before), progress["seconds"]
-            diverged = progress.get("diverged", "")
-            nats[:done] = before
-            total = before.sum().item()
-            if progress["ended"]:
-                return Score(before.numpy(), already, diverged)
+    def score(self, plan: Waves, segment_length: int, symbols: int) -> Score:
+        """Return the nats of every token of a text, NaN from where the predictor diverged.
+
+        A token that nothing was read before is a guess among all symbols.
+        """
+        nats = np.where(plan.predicted, np.nan, math.log(symbols))
+        at: dict[str, Any] = {"seconds": 0.0, "ended": False, "diverged": "", "place": (0, 0)}
+        if self.store and (before := self.store.load(self.name, self.predictor)):
+            nats, at = before
+            if at["ended"]:
+                return Score(nats, at["seconds"], at["diverged"])
+        read, count = nats[plan.predicted], int(plan.predicted.sum())
+        done, total = int(np.isfinite(read).sum()), float(np.nansum(read))
         began = reported = saved = time.perf_counter()
+        began -= at["seconds"]
         bound = LIMIT_FACTOR * math.log(max(2, symbols)) * segment_length
-        for segment in evaluate(self.predictor, stream[:, done:], segment_length):
-            segment_sum = segment.sum().item()
-            if not segment_sum < bound:
-                diverged = self._diverged(done, segment[0])
+        for part in plan.read(self.predictor, segment_length, *at["place"]):
+            real = part.places >= 0
+            sums = np.where(real, part.nats, 0.0).sum(1)
+            if not (sums < bound).all():
+                at["diverged"] = self._diverged(plan, part, int((sums < bound).argmin()))
                 break
-            nats[done : done + segment.shape[1]] = segment[0]
-            done, total = done + segment.shape[1], total + segment_sum
+            nats[part.places[real]] = part.nats[real]
+            done, total = done + int(real.sum()), total + float(sums.sum())
             now = time.perf_counter()
             if self.report and now - reported > 0.1:
-                self.report(Progress(self.name, done, len(nats), total, already + now - began))
+                self.report(Progress(self.name, done, count, total, now - began))
                 reported = now
-            if self.store and now - saved > self.store.every and done < len(nats):
-                self._save(nats[:done], already + now - began, False, "")
+            if self.store and now - saved > self.store.every and done < count:
+                at |= {"seconds": now - began, "place": (part.wave, part.token)}
+                self.store.save(self.name, self.predictor, nats, at)
                 saved = now
-        seconds = already + time.perf_counter() - began
+        at |= {"seconds": time.perf_counter() - began, "ended": True}
         if self.report:
-            self.report(Progress(self.name, done, len(nats), total, seconds))
-        self._save(nats[:done], seconds, True, diverged)
-        return Score(nats[:done].numpy(), seconds, diverged)
-
-    def _save(self, nats: Tensor, seconds: float, ended: bool, diverged: str) -> None:
+            self.report(Progress(self.name, done, count, total, at["seconds"]))
         if self.store:
-            progress = {"seconds": seconds, "ended": ended, "diverged": diverged}
-            self.store.save(self.name, self.predictor, nats, progress)
+            self.store.save(self.name, self.predictor, nats, at)
+        return Score(nats, at["seconds"], at["diverged"])
 
-    def _diverged(self, done: int, segment: Tensor) -> str:
+    def _diverged(self, plan: Waves, part: Part, row: int) -> str:
         # a finite segment went over the bound as a whole
-        first = int((~torch.isfinite(segment)).int().argmax())
+        wrong = ~np.isfinite(part.nats[row]) & (part.places[row] >= 0)
+        first = int(wrong.argmax())
+        token = part.token - part.nats.shape[1] + first + 1
+        one = len(plan.bounds) == 2
+        where = "" if one else f" of document {part.wave * plan.rows + row + 1}"
         return (
-            f"{self.name} diverged at token {done + first + 1}: its probabilities left all "
+            f"{self.name} diverged at token {token}{where}: its probabilities left all "
             "bounds; lower the learning rate (--learning-rate) or raise --epsilon"
         )

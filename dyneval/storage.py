@@ -6,6 +6,7 @@ of another kind raises a ValueError that names the file.
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -20,6 +21,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
+
+CSV_ENDINGS = (".csv",)
 
 
 @contextmanager
@@ -87,6 +90,17 @@ def begin(folder: Path, about: dict[str, Any], resume: bool) -> None:
     for partial in folder.glob(".partial-*"):  # of a run that was killed while it wrote
         partial.unlink()
     write_json(run, about)
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write rows, which all have the same keys, as a CSV file with these in its first line."""
+    with (
+        replacing(path) as temporary,
+        temporary.open("w", encoding="utf-8", newline="") as file,
+    ):
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Any = None) -> None:

@@ -5,7 +5,6 @@ All three are made of what `Timescales.to_json` returned.
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,6 @@ from rich.text import Text
 
 from dyneval import storage
 from dyneval.report import COLOURS, ENDINGS, UNITS
-
-CSV_ENDINGS = (".csv",)
 
 
 def table(value: dict[str, Any]) -> Group:
@@ -89,14 +86,8 @@ def show(value: dict[str, Any]) -> None:
 
 def write_csv(value: dict[str, Any], path: Path) -> None:
     """Write a row for each bucket: its positions, losses and gains in bits per token."""
-    storage.check_writable(path, CSV_ENDINGS)
-    with (
-        storage.replacing(path) as temporary,
-        temporary.open("w", encoding="utf-8", newline="") as file,
-    ):
-        writer = csv.DictWriter(file, list(value["buckets"][0]))
-        writer.writeheader()
-        writer.writerows(value["buckets"])
+    storage.check_writable(path, storage.CSV_ENDINGS)
+    storage.write_rows(path, value["buckets"])
 
 
 def figure(value: dict[str, Any], path: Path) -> None:

@@ -26,6 +26,7 @@ from dyneval import corpora, devices, kernels, models, provenance, storage
 from dyneval.evaluation import LIMIT_FACTOR, evaluate
 from dyneval.neural_cache import Base
 from dyneval.predictors import Predictor
+from dyneval.results import ROUNDING
 from dyneval.settings import Settings, find_statistics
 from dyneval.vocabularies import Unknown
 
@@ -34,7 +35,6 @@ Span = tuple[int, int]  # scored tokens of a sequence, from and up to
 ENDINGS = (".json",)
 RESAMPLES = 2000
 ENDS = (2.5, 97.5)  # percentiles
-ROUNDING = 1e-6  # nats a token: a gain below this is rounding
 
 
 def check(bucket: int, last: int) -> None:

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from dyneval import devices, kernels, settings, storage
+from dyneval import documents as documents_
 from dyneval.corpora import Corpus
-from dyneval.evaluation import evaluate
 from dyneval.gradient_stats import GradientStats, Statistics
 from dyneval.models import Checkpoint, fingerprint
 from dyneval.settings import Settings
+from dyneval.waves import Carry, Waves, check
 
 VARIED = ("learning_rate", "decay_rate")
 MAY_VARY = (*VARIED, "epsilon", "segment_length")
@@ -127,19 +127,19 @@ def tune(
     settings: Settings,
     model: Any,
     stats: GradientStats | None,
-    stream: Tensor,
+    waves: Waves,
     plan: Plan,
     journal: Path | str,
     report: Report | None = None,
     engine: kernels.Name = "auto",
 ) -> Tuned:
-    """Return the best settings of a predictor on a (1, T) validation stream."""
+    """Return the best settings of a predictor on a validation text, or on its documents."""
     began = time.perf_counter()
     # a rule that misses its statistics says so before a trial
     runs = settings.predictor(model, stats, engine).engine
-    task = _task(settings, model, stats, stream, plan) | {"engine": runs}
+    task = _task(settings, model, stats, waves, plan) | {"engine": runs}
     study = _study(name, task, Path(journal))
-    prefix = stream[:, : plan.prefix + 1]
+    prefix = waves.prefix(plan.prefix + 1)
     while (count := len(_trials(study, "COMPLETE", "PRUNED"))) < plan.trials:
         trial, candidate = _ask(study, settings, plan, count)
         best = min((old.value for old in _trials(study, "COMPLETE")), default=None)
@@ -164,7 +164,7 @@ def tune(
         if places[old.number] in confirmed:
             continue
         candidate = Settings(**old.user_attrs["settings"])
-        for _, progress in _read(candidate, model, stats, stream, engine):
+        for _, progress in _read(candidate, model, stats, waves, engine):
             if report:
                 place = {"trial": plan.trials + k, "trials": plan.trials + plan.confirm}
                 report(progress._replace(**place, best=finished[0].value))
@@ -223,15 +223,20 @@ def _study(name: str, task: Mapping[str, Any], journal: Path) -> Any:
 
 
 def _task(
-    settings: Settings, model: Any, stats: GradientStats | None, stream: Tensor, plan: Plan
+    settings: Settings, model: Any, stats: GradientStats | None, waves: Waves, plan: Plan
 ) -> dict[str, Any]:
     """Return all that the trials depend on, as JSON values."""
-    return {
+    many = {
+        "documents": sha256(waves.bounds.tobytes()).hexdigest(),
+        "carry": waves.carry,
+        "streams": waves.streams,
+    }
+    return (many if len(waves.bounds) > 2 else {}) | {
         "settings": settings.to_json(),
         "plan": asdict(plan) | {"vary": list(plan.vary)},
         "model": fingerprint(model),
         "statistics": asdict(stats.collection) if stats else None,
-        "text": sha256(stream.numpy().tobytes()).hexdigest(),
+        "text": sha256(waves.tokens.numpy().tobytes()).hexdigest(),
     }
 
 
@@ -275,13 +280,14 @@ def _read(
     settings: Settings,
     model: Any,
     stats: GradientStats | None,
-    stream: Tensor,
+    waves: Waves,
     engine: kernels.Name,
 ) -> Iterator[tuple[int, Progress]]:
-    """Read a stream, yielding its mean nats so far a few times on the way."""
-    total, steps, done, nats = stream.shape[1] - 1, 0, 0, 0.0
-    for part in evaluate(settings.predictor(model, stats, engine), stream, settings.segment_length):
-        done, nats = done + part.shape[1], nats + part.sum().item()
+    """Read a text, yielding its mean nats so far a few times on the way."""
+    total, steps, done, nats = int(waves.predicted.sum()), 0, 0, 0.0
+    for part in waves.read(settings.predictor(model, stats, engine), settings.segment_length):
+        found = part.nats[part.places >= 0]
+        done, nats = done + len(found), nats + float(found.sum())
         if done * CHECKS >= (steps + 1) * total or not math.isfinite(nats):
             steps = done * CHECKS // total
             yield steps, Progress(0, 0, done, total, nats / done, None)
@@ -300,6 +306,9 @@ def tune_rows(
     report: Callable[[str, Progress], None] | None = None,
     limit: int | None = None,
     engine: kernels.Name = "auto",
+    documents: str | None = None,
+    carry: Carry = "none",
+    streams: int = 1,
 ) -> dict[str, Tuned]:
     """Tune each row, writing the settings file at `path` after each; rows it had before stay.
 
@@ -310,13 +319,18 @@ def tune_rows(
     storage.check_writable(path, (".json",))
     if limit is not None and limit < 1:
         raise ValueError(f"a limit of {limit} tokens leaves nothing to read")
-    text = corpus.read(split)[:limit]
-    if len(text) < 2:
+    check(documents, carry, streams)
+    texts = documents_.read(corpus, split, documents, limit)
+    waves = Waves(texts.text.stream[0], texts.bounds, carry, streams)
+    if not waves.prefix(plan.prefix + 1).predicted.any():
         raise ValueError(f"{corpus.name} ({split}) is too short to tune on")
     about = {
         "corpus": corpus.name,
         "split": split,
-        "tokens": len(text),
+        "tokens": len(texts.text),
+        "documents": documents,
+        "carry": carry,
+        "streams": streams,
         "checksum": corpus.checksum(split),
         "model_hash": fingerprint(checkpoint.model),
         "device": devices.describe(next(checkpoint.model.parameters()).device),
@@ -339,7 +353,7 @@ def tune_rows(
             row,
             checkpoint.model,
             stats.get(row.target) if row.needs_statistics else None,
-            text.stream,
+            waves,
             replace(plan, vary=vary),
             path.with_suffix(".journal"),
             functools.partial(report, name) if report else None,

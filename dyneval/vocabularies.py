@@ -52,6 +52,12 @@ class Text:
     def __getitem__(self, span: slice) -> Text:
         return Text(*(getattr(self, name)[span] for name in self.__dataclass_fields__))
 
+    @classmethod
+    def join(cls, parts: list[Text]) -> Text:
+        """Return texts one behind the other."""
+        fields = cls.__dataclass_fields__
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in fields))
+
 
 @dataclass(frozen=True)
 class Vocabulary:

@@ -1,6 +1,7 @@
 import io
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from matplotlib import pyplot as plt
 from rich.console import Console
 
 from dyneval import report
-from dyneval.results import Result, Score, Scored
+from dyneval.results import ByDocument, Result, Score, Scored
 from dyneval.results import compare as compare_results
 from dyneval.significance import compare
 
@@ -77,6 +78,27 @@ def test_a_gain_has_an_interval():
         assert f"{value:+.1f}% ({low:.1f}..{high:.1f})" in text
         assert "gain: over static, with its interval of 95%" in text
         assert result.to_json()["dynamic"]["gain"]["low"] == expected.low
+
+
+def test_documents_have_a_line():
+    result = result_of("words", static=np.full(60, 3.0), dynamic=np.repeat([2.0, 2.0, 4.0], 20))
+    numbers = np.repeat([1, 2, 3], 20)
+    by = ByDocument(numbers, np.array(["a", "b", "c"]))
+    text = printed(replace(result, by_document=by), 100)
+    assert "dynamic: 3 documents, median gain +63.2%, 66.7% of them gain" in text
+    result = replace(result_of("words", static=np.ones(60), dynamic=[]), by_document=by)
+    assert "dynamic: no document to compare" in printed(result)
+
+
+def test_what_is_carried_is_told_where_it_differs():
+    result = result_of("bytes", static=np.full(60, 3.0))
+    found = compare_results(result, result, ("static", "static"))
+    console = Console(width=100, file=io.StringIO())
+    carry = {"carry": ["none", "weights (streams: 8)"]}
+    console.print(report.pairs([found | carry], ["a.json", "b.json"]))
+    assert "what documents carry over: none in A, weights (streams: 8) in B" in (
+        console.file.getvalue()
+    )
 
 
 def test_pairs_of_two_results():

@@ -1,11 +1,12 @@
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dyneval import results, significance, storage
-from dyneval.results import Result, Score, Scored
+from dyneval.results import ByDocument, Result, Score, Scored
 
 RUN = {"model": "a", "corpus": "größe", "threads": 1}
 
@@ -95,13 +96,87 @@ def test_a_result_is_saved_and_loaded(result, tmp_path):
     assert results.load(str(path)).to_json() == result.to_json()
 
 
+# Documents
+
+# the last has no scored token
+BY = ByDocument(np.array([1, 1, 2, 2], np.int32), np.array(["größe", "b", "c"]))
+
+
+@pytest.fixture
+def of_documents(result):
+    return replace(result, run=RUN | {"vocabulary": {"kind": "words"}}, by_document=BY)
+
+
+def test_each_document_has_a_row(of_documents):
+    rows = of_documents.documents()
+    assert [list(row.values()) for row in rows] == [
+        [1, "größe", 2, 1.75, 1.75],
+        [2, "b", 2, 2.0 + (0.1 + 0.2), None],  # where it diverged
+        [3, "c", 0, 0.0, None],
+    ]
+    assert list(rows[0]) == ["document", "label", "tokens", "nats.static", "nats.rms+decay"]
+
+
+def test_what_documents_gain():
+    """By what part their perplexity, or their bits per byte, is lower."""
+    scores = {
+        "static": Score(np.array([2.0, 2.0, 3.0, 1.0]), 1.0),
+        "dynamic": Score(np.array([1.0, 1.0, 3.5, 1.5]), 1.0),
+        "half": Score(np.array([1.0, 1.0]), 1.0, "half diverged"),
+    }
+    for kind, first, second in (("words", 1 - np.exp(-1), 1 - np.exp(0.5)), ("bytes", 0.5, -0.25)):
+        run = RUN | {"vocabulary": {"kind": kind}}
+        found = Result(run, SCORED, scores, BY).to_json()
+        assert "documents" not in found["static"]
+        median = pytest.approx((first + second) / 2)
+        assert found["dynamic"]["documents"] == {
+            "count": 2,
+            "median_gain": median,
+            "share_with_gain": 0.5,
+        }
+        # of the one document that it has read whole
+        assert found["half"]["documents"]["count"] == 1
+        assert found["half"]["documents"]["median_gain"] == pytest.approx(first)
+
+
+def test_documents_are_saved_and_loaded(of_documents, tmp_path, monkeypatch):
+    """The JSON file lists them unless there are very many; the arrays always do."""
+    path = tmp_path / "result.json"
+    for most in (3, 2):
+        monkeypatch.setattr(results, "MOST_ROWS", most)
+        of_documents.save(path)
+        loaded = results.load(path)
+        assert loaded.documents() == of_documents.documents()
+        assert loaded.to_json() == of_documents.to_json()
+        written = storage.read_json(path)
+        assert written.pop("documents", None) == (loaded.documents() if most == 3 else None)
+        assert written == loaded.to_json()
+
+
+def test_a_result_of_one_text_has_no_documents(result):
+    assert result.documents() == []
+
+
+@pytest.mark.parametrize("lengths", [[1] * 19, [1] * 20, [1] * 18 + [2]])
+def test_documents_too_short_to_tell_a_gain_by_are_no_error(lengths):
+    count = sum(lengths)
+    numbers = np.repeat(np.arange(1, len(lengths) + 1), lengths)
+    by = ByDocument(numbers, np.array([""] * len(lengths)))
+    nats = np.random.default_rng(1).exponential((3.0, 2.5), (count, 2)).T
+    scores = {name: Score(kept, 1.0) for name, kept in zip("ab", nats, strict=True)}
+    run = RUN | {"vocabulary": {"kind": "words"}}
+    found = Result(run, counts(*np.ones((4, count))), scores, by)
+    assert list(found.gains) == ([] if lengths == [1] * 19 else ["b"])
+    assert ("gain" in found.to_json()["b"]) == bool(found.gains)
+
+
 # Gains
 
 
 def long_result(vocabulary="words", **changes):
     """Two predictors of 400 tokens, each of two bytes and a half of a word."""
     nats = np.random.default_rng(1).exponential((3.0, 2.5), (400, 2)).T
-    count = changes.pop("count", 400)
+    count, by = changes.pop("count", 400), changes.pop("by", None)
     scored = Scored(np.arange(count) % 50, *(np.full(count, k, np.int32) for k in (1, 2, 2)))
     scored.words[::2] = 0
     run = {"vocabulary": {"kind": vocabulary}, "checksum": "a", "split": "test"} | changes
@@ -109,7 +184,7 @@ def long_result(vocabulary="words", **changes):
         name: Score(values[:count], 1.0)
         for name, values in zip(("static", "dynamic"), nats, strict=True)
     }
-    return Result(run | {"first_token": "unscored"}, scored, scores)
+    return Result(run | {"first_token": "unscored"}, scored, scores, by)
 
 
 @pytest.mark.parametrize("kind", ["words", "bytes"])
@@ -154,6 +229,52 @@ def test_every_figure_can_be_compared(figure):
     assert found["gain"]["relative"] == pytest.approx(1 - dynamic / static)
     assert found["gain"]["low"] < found["gain"]["relative"] < found["gain"]["high"]
     assert (found["gain"]["figure"], found["gain"]["block_length"]) == (figure, 7)
+
+
+def of_chunks(size, **changes):
+    """The two predictors, of documents of so many tokens."""
+    numbers = np.arange(400) // size + 1
+    labels = np.array([""] * numbers[-1])
+    changes = {"documents": f"chunks:{size}"} | changes
+    return long_result(by=ByDocument(numbers, labels), **changes)
+
+
+def test_gains_are_those_of_documents():
+    """Where there are 20 or more, whole ones are resampled."""
+    result = of_chunks(10)
+    static, dynamic = (score.nats for score in result.scores.values())
+    expected = significance.compare(static, dynamic, documents=result.by_document.numbers)
+    assert result.gains["dynamic"] == expected
+    found = results.compare(result, of_chunks(10), ("static", "dynamic"))
+    assert found["gain"] == result.to_json()["dynamic"]["gain"]
+    assert (found["gain"]["documents"], found["gain"]["block_length"]) == (40, None)
+    assert "carry" not in found
+
+
+def test_a_comparison_says_that_what_is_carried_differs():
+    """How many documents were read side by side matters where something is carried."""
+    plain, eight = of_chunks(10), of_chunks(10, streams=8)
+    assert "carry" not in results.compare(plain, eight, ("static", "static"))
+    carried = of_chunks(10, carry="weights", streams=8)
+    found = results.compare(plain, carried, ("static", "static"))
+    assert found["carry"] == ["none", "weights (streams: 8)"]
+    other = of_chunks(10, carry="weights", streams=2)
+    assert "carry" in results.compare(carried, other, ("static", "static"))
+
+
+def test_results_of_other_documents_cannot_be_compared():
+    def refused(first, second):
+        with pytest.raises(ValueError, match="the results differ in ") as caught:
+            results.compare(first, second, ("static", "static"))
+        return str(caught.value)
+
+    chunks = of_chunks(10)
+    assert "their documents: chunks:10, chunks:20; " in refused(chunks, of_chunks(20))
+    assert "their documents: chunks:10, None; " in refused(chunks, long_result())
+    carried = long_result(documents="chunks:10", carry="weights+state", streams=1, count=399)
+    assert "their carry: none, weights+state (streams: 1); " in refused(chunks, carried)
+    files = of_chunks(20, documents="chunks:10")  # as files of other lengths have
+    assert "where their documents begin; " in refused(chunks, files)
 
 
 def test_symbols_may_have_other_numbers():

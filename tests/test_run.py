@@ -4,6 +4,7 @@ import re
 import shutil
 import signal
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from dyneval.predictors import Dynamic, Static
 from dyneval.rules import Rms, RmsDecay
 from dyneval.run import Run, _Reading
 from dyneval.settings import Settings, table_1
+from dyneval.waves import Carry, Waves
 
 FINAL = Settings(7, "rms+rms-decay", learning_rate=1e-3)
 PREDICTORS = {
@@ -117,6 +119,71 @@ def test_progress_is_reported_to_the_end(checkpoints, shifted):
         assert at.seconds == found.scores[name].seconds > 0
 
 
+# Documents
+
+
+def test_documents_are_read_apart(checkpoints, shifted):
+    """Each of them as if it were the whole text; a result knows which token is of which."""
+    predictors = {name: PREDICTORS[name] for name in ("static", "dynamic")}
+    found = run_of(
+        checkpoints, shifted, predictors=predictors, documents="lines", streams=3, limit=33
+    ).execute()
+    checkpoint = models.load(checkpoints["words"])
+    text = corpora.load(shifted, checkpoint.vocabulary).read()[:33]
+    line_ends = text.tokens == checkpoint.vocabulary.ids["<eos>"]
+    ends = [*(np.flatnonzero(line_ends) + 1), 33]
+    stats = gradient_stats.load(checkpoints["words"] / gradient_stats.FILE)
+    nats, begin = [], 0
+    for end in ends:
+        dynamic = FINAL.predictor(checkpoint.model, stats)
+        nats += torch.cat([*evaluate(dynamic, text[begin:end].stream, 7)], 1)[0].tolist()
+        begin = end
+    assert found.scores["dynamic"].nats == pytest.approx(nats, rel=1e-5)
+    first = np.isin(np.arange(33), [0, *ends])
+    assert np.array_equal(found.scored.tokens, text.tokens[~first])
+    assert found.by_document.tokens.tolist() == [k - 1 for k in np.diff([0, *ends])]
+    assert found.by_document.labels[0] == checkpoint.vocabulary.show(text.tokens[: ends[0] - 1])
+    told = {name: found.run[name] for name in ("documents", "carry", "streams", "limit")}
+    assert told == {"documents": "lines", "carry": "none", "streams": 3, "limit": 33}
+
+
+def test_the_first_token_of_each_document_is_a_guess_or_not_scored(checkpoints, shifted):
+    changes = {"documents": "chunks:25", "limit": 60, "streams": 2}
+    unscored, uniform, carried = (
+        run_of(checkpoints, shifted, **changes, **more).execute()
+        for more in ({}, {"first_token": "uniform"}, {"carry": "weights+state"})
+    )
+    symbols = unscored.run["vocabulary"]["size"]
+    for name in PREDICTORS:
+        expected = np.insert(unscored.scores[name].nats, (0, 24, 48), math.log(symbols))
+        assert np.array_equal(uniform.scores[name].nats, expected)
+        # the third follows on the first
+        assert len(carried.scores[name].nats) == 58
+    numbers = carried.by_document.numbers
+    assert numbers.tolist() == [1] * 24 + [2] * 24 + [3] * 10
+    assert uniform.by_document.tokens.tolist() == [25, 25, 10]
+
+
+def test_a_document_that_diverges_is_named(checkpoints, shifted, tmp_path):
+    """What was read before it is kept, in the order of the text; so is it in a resumed run."""
+    settings = Settings(7, "sgd", learning_rate=1e6)
+    plain = {"predictors": {"wild": settings, "static": Settings(7)}, "documents": "chunks:8"}
+    for streams, token in ((1, 1), (3, 1)):
+        run = run_of(checkpoints, shifted, **plain, carry="weights", streams=streams)
+        folder = tmp_path / str(streams)
+        first, again = run.execute(folder=folder), run.execute(folder=folder, resume=True)
+        assert first.to_json() == again.to_json()
+        wild = first.scores["wild"]
+        said = re.match(r"wild diverged at token (\d+) of document (\d+): its prob", wild.diverged)
+        assert int(said[1]) == token
+        assert int(said[2]) == streams + 1
+        assert len(wild.nats) == 7 * streams
+        assert len(first.scores["static"].nats) == 7 * 15
+        rows = first.documents()
+        assert [row["nats.wild"] is None for row in rows] == [k >= streams for k in range(15)]
+        assert not any(row["nats.static"] is None for row in rows)
+
+
 # Mistakes
 
 
@@ -126,6 +193,10 @@ def test_progress_is_reported_to_the_end(checkpoints, shifted):
         ({"limit": 0}, "limit of 0 tokens"),
         ({"first_token": "maybe"}, "give unscored or uniform"),
         ({"predictors": {"run": Settings(5)}}, "cannot be named 'run'"),
+        ({"predictors": {"documents": Settings(5)}}, "cannot be named 'documents'"),
+        ({"documents": "pages"}, "cannot be cut into 'pages'"),
+        ({"documents": "chunks:1"}, "120 (documents: 120), and needed are 2 or more, since the f"),
+        ({"carry": "weights"}, "carry='weights' is for documents"),
         ({"predictors": {"../a": Settings(5)}}, "cannot be named '../a'"),
         ({"unknown": "maybe"}, "give error, drop or unk"),
         ({"split": "dev"}, "has no split 'dev'"),
@@ -173,10 +244,10 @@ class Breaking(nn.Module):
 
 
 def test_the_token_that_diverged_is_named():
-    stream = torch.zeros((1, 40), dtype=torch.long)
-    score = _Reading("static", Static(Breaking(13)), None, None).score(stream, 5, 3)
+    plan = Waves(torch.zeros(40, dtype=torch.long), np.array([0, 40]))
+    score = _Reading("static", Static(Breaking(13)), None, None).score(plan, 5, 3)
     assert "static diverged at token 14: " in score.diverged
-    assert score.nats.tolist() == pytest.approx([math.log(3)] * 10)
+    assert score.nats[1:11].tolist() == pytest.approx([math.log(3)] * 10)
 
 
 # Going on after a stop
@@ -238,13 +309,18 @@ def test_killed_at_several_points_a_run_ends_with_the_same_digits(
     assert {file: file.read_bytes() for file in kept.glob("*.safetensors")} == files
 
 
-def test_a_stop_after_any_segment_changes_nothing(checkpoints, shifted, tmp_path):
+@pytest.mark.parametrize(
+    "changes",
+    [{}, *({"documents": "lines", "streams": 2, "carry": carry} for carry in get_args(Carry))],
+    ids=lambda changes: changes.get("carry", ""),
+)
+def test_a_stop_after_any_segment_changes_nothing(checkpoints, shifted, tmp_path, changes):
     """Stopped by the report of progress, which is called within the loop."""
 
     class Stop(Exception):
         pass
 
-    run = run_of(checkpoints, shifted, "bytes", limit=90)
+    run = run_of(checkpoints, shifted, "bytes", limit=90, **changes)
     expected = run.execute()
     steps = 0
 

@@ -2,6 +2,7 @@ import math
 import re
 from dataclasses import replace
 
+import numpy as np
 import optuna
 import pytest
 import torch
@@ -10,8 +11,10 @@ from torch import nn
 
 from dyneval import corpora, gradient_stats, models, settings, storage, tuning
 from dyneval.evaluation import evaluate
+from dyneval.run import Run
 from dyneval.settings import Settings, table_1
 from dyneval.tuning import Plan
+from dyneval.waves import Waves
 
 START = Settings(10, "sgd+decay", learning_rate=0.01, decay_rate=0.1)
 QUICK = Plan(trials=6, prefix=150, confirm=2)
@@ -28,8 +31,13 @@ def stream(checkpoint, shifted):
     return torch.from_numpy(tokens).long()[None, :301]
 
 
+def whole(stream):
+    """A (1, T) stream as one document."""
+    return Waves(stream[0], np.array([0, stream.shape[1]]))
+
+
 def tuned(checkpoint, stream, journal, row=START, plan=QUICK, stats=None, report=None):
-    return tuning.tune("row", row, checkpoint.model, stats, stream, plan, journal, report)
+    return tuning.tune("row", row, checkpoint.model, stats, whole(stream), plan, journal, report)
 
 
 def nats_of(row, checkpoint, stream, stats=None):
@@ -69,6 +77,36 @@ def test_the_best_two_are_read_whole(checkpoint, stream, tmp_path):
         found = nats_of(Settings(**trial["settings"]), checkpoint, stream)
         assert record["confirmed"][str(trial["number"])] == pytest.approx(found, rel=1e-6)
     assert record["validation_nats"] == min(record["confirmed"].values())
+
+
+def test_documents_are_read_as_in_an_evaluation(checkpoints, checkpoint, shifted, tmp_path):
+    """By the trials as well as by those that confirm; the file says how."""
+    corpus = corpora.load(shifted, checkpoint.vocabulary)
+    how = {"documents": "lines", "carry": "weights", "streams": 2}
+    path = tmp_path / "settings.json"
+    plan = replace(QUICK, trials=2, confirm=1)
+    rows = {"dynamic": START}
+    found = tuning.tune_rows(rows, checkpoint, None, corpus, "all", plan, path, None, 300, **how)[
+        "dynamic"
+    ]
+    assert storage.read_json(path)["tuning"]["dynamic"].items() >= how.items()
+    run = Run(checkpoints["words"], shifted, {"dynamic": found.settings}, limit=300, **how)
+    nats = run.execute().scores["dynamic"].nats
+    assert found.record["validation_nats"] == pytest.approx(nats.mean(), rel=1e-6)
+    prefix = replace(run, limit=151, predictors=rows).execute().scores["dynamic"].nats
+    assert found.record["trials"][0]["nats"] == pytest.approx(prefix.mean(), rel=1e-6)
+    for other in ({"streams": 3}, {"carry": "none"}, {"documents": "chunks:10"}):
+        with pytest.raises(ValueError, match="was begun with another "):
+            tuning.tune_rows(
+                rows, checkpoint, None, corpus, "all", plan, path, None, 300, **how | other
+            )
+
+
+def test_documents_without_a_token_to_score_cannot_be_tuned_on(checkpoint, shifted, tmp_path):
+    corpus = corpora.load(shifted, checkpoint.vocabulary)
+    line = [{"dynamic": START}, checkpoint, None, corpus, "all", QUICK, tmp_path / "a.json"]
+    with pytest.raises(ValueError, match=r"shifted.txt \(all\) is too short to tune on"):
+        tuning.tune_rows(*line, documents="chunks:1")
 
 
 def test_trials_that_fall_behind_are_given_up(checkpoint, stream, tmp_path):
@@ -115,7 +153,9 @@ def test_diverged_trials_are_given_up(stream, tmp_path):
     """Those of a large step break this model, others do not; no figure of any is NaN."""
     plan = replace(QUICK, trials=10, vary=("learning_rate",))
     row = Settings(10, "sgd", learning_rate=2.9)
-    best, record = tuning.tune("a", row, Fragile(0.5), None, stream, plan, tmp_path / "journal")
+    best, record = tuning.tune(
+        "a", row, Fragile(0.5), None, whole(stream), plan, tmp_path / "journal"
+    )
     first = record["trials"][0]
     assert first["state"] == "PRUNED"
     assert first["nats"] is None or math.isfinite(first["nats"])
@@ -126,7 +166,7 @@ def test_diverged_trials_are_given_up(stream, tmp_path):
 def test_where_every_trial_diverges_there_is_no_best(stream, tmp_path):
     row = Settings(10, "sgd", learning_rate=1.0)
     with pytest.raises(ValueError, match="every trial of 'a' diverged; give lower rates"):
-        tuning.tune("a", row, Fragile(0.0), None, stream, QUICK, tmp_path / "journal")
+        tuning.tune("a", row, Fragile(0.0), None, whole(stream), QUICK, tmp_path / "journal")
 
 
 def test_a_trial_may_diverge_behind_the_prefix(stream, tmp_path):
@@ -134,10 +174,12 @@ def test_a_trial_may_diverge_behind_the_prefix(stream, tmp_path):
     plan = Plan(trials=3, prefix=10, confirm=3, vary=())
     row = Settings(10, "sgd", learning_rate=1.0)
     with pytest.raises(ValueError, match="diverged on the whole split"):
-        tuning.tune("a", row, Fragile(0.15), None, stream, plan, tmp_path / "journal")
+        tuning.tune("a", row, Fragile(0.15), None, whole(stream), plan, tmp_path / "journal")
     plan = replace(plan, vary=("learning_rate",))
     row = Settings(10, "sgd", learning_rate=3.0)
-    best, record = tuning.tune("b", row, Fragile(0.5), None, stream, plan, tmp_path / "journal")
+    best, record = tuning.tune(
+        "b", row, Fragile(0.5), None, whole(stream), plan, tmp_path / "journal"
+    )
     assert record["confirmed"]["0"] is None
     assert best.learning_rate < 3
     storage.write_json(tmp_path / "record.json", record)

@@ -12,10 +12,12 @@ from typer import Option
 from dyneval.cli.options import (
     Average,
     CacheSize,
+    Carry,
     Checkpoint,
     Corpus,
     DecayRate,
     Device,
+    Documents,
     Engine,
     Epsilon,
     Json,
@@ -29,6 +31,7 @@ from dyneval.cli.options import (
     SettingsFiles,
     Split,
     Stats,
+    Streams,
     Target,
     Threads,
     Unknown,
@@ -44,6 +47,9 @@ def evaluate(
     corpus: Corpus = "sample",
     split: Split = None,
     limit: Annotated[int | None, Option(help="Read so many tokens only.")] = None,
+    documents: Documents = None,
+    carry: Carry = "none",
+    streams: Streams = 1,
     rule: Rule = None,
     learning_rate: LearningRate = None,
     decay_rate: DecayRate = None,
@@ -66,6 +72,9 @@ def evaluate(
     threads: Threads = None,
     save: Save = None,
     figure: Annotated[Path | None, Option(help="Draw the mean so far (.png, .svg, .pdf).")] = None,
+    documents_csv: Annotated[
+        Path | None, Option(help="Write a row for each document (.csv).")
+    ] = None,
     checkpoint: Checkpoint = None,
     checkpoint_every: Annotated[float, Option(help="Seconds between checkpoints.")] = 30.0,
     resume: Resume = False,
@@ -80,10 +89,15 @@ def evaluate(
     from dyneval.settings import choose, default_length
 
     check_resume(resume, checkpoint)
-    if save:
-        storage.check_writable(save, results.ENDINGS)
-    if figure:
-        storage.check_writable(figure, report.ENDINGS)
+    for path, endings in (
+        (save, results.ENDINGS),
+        (documents_csv, storage.CSV_ENDINGS),
+        (figure, report.ENDINGS),
+    ):
+        if path:
+            storage.check_writable(path, endings)
+    if documents_csv and not documents:
+        raise ValueError("--documents-csv has no documents to list; cut the text with --documents")
     vocabulary = models.load_vocabulary(model)
     rule_flags = given(
         rule=rule,
@@ -112,6 +126,9 @@ def evaluate(
         limit,
         engine,  # type: ignore[arg-type]
         device,
+        documents,
+        carry,  # type: ignore[arg-type]
+        streams,
     )
     with bars("tokens", quiet=quiet) as update:
 
@@ -122,6 +139,8 @@ def evaluate(
         result = run.execute(show, folder=checkpoint, resume=resume, save_every=checkpoint_every)
     if save:
         result.save(save)
+    if documents_csv:
+        storage.write_rows(documents_csv, result.documents())
     if json:
         print(json_.dumps(result.to_json()))  # in ASCII, which every terminal can write
     else:

@@ -14,6 +14,18 @@ Model = Annotated[str, Argument(help="A checkpoint folder, or `bundled`.")]
 Corpus = Annotated[
     str, Argument(help="A corpus (ptb, wikitext-2, text8, …), a text file, or - for stdin.")
 ]
+Documents = Annotated[
+    str | None,
+    Option(
+        help="Read the text as documents: lines, blank-lines, chunks:N (of N tokens) or files "
+        "(of a folder, or a pattern in quotes).",
+        metavar="CUT",
+    ),
+]
+Carry = Annotated[
+    str, Option(help="What goes on to the next document: none, weights or weights+state.")
+]
+Streams = Annotated[int, Option(help="Documents to read side by side, each with own weights.")]
 Split = Annotated[str | None, Option(help="Which part of the corpus to read.")]
 Unknown = Annotated[
     str | None, Option(help="Symbols outside the vocabulary: error, drop or unk.", metavar="POLICY")

@@ -83,7 +83,7 @@ def timescales(
     check_resume(resume, checkpoint)
     for path, endings in (
         (save, timescales_.ENDINGS),
-        (csv, timescale_report.CSV_ENDINGS),
+        (csv, storage.CSV_ENDINGS),
         (figure, report.ENDINGS),
     ):
         if path:

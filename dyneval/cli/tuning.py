@@ -8,14 +8,17 @@ from typing import Annotated
 from typer import Option
 
 from dyneval.cli.options import (
+    Carry,
     Corpus,
     Device,
+    Documents,
     Engine,
     Model,
     Quiet,
     SegmentLength,
     Split,
     Stats,
+    Streams,
     Target,
     Threads,
     Unknown,
@@ -28,6 +31,9 @@ def tune(
     model: Model,
     corpus: Corpus,
     split: Split = "valid",
+    documents: Documents = None,
+    carry: Carry = "none",
+    streams: Streams = 1,
     row: Annotated[
         list[str] | None,
         Option(help="What to tune: dynamic, or a row of Table 1; may be repeated."),
@@ -65,7 +71,8 @@ def tune(
     Trials are kept in a journal beside that file: the same command goes on with them.
     """
     use(threads)
-    from dyneval import corpora, devices, models, report, settings, targets, tuning
+    from dyneval import devices, models, report, settings, targets, tuning
+    from dyneval.documents import load
     from dyneval.progress import bars
 
     if split == "test" and not force:
@@ -73,7 +80,7 @@ def tune(
             "settings tuned on a test split say nothing about it; tune on valid, or --force it"
         )
     checkpoint, folder = models.load(model, devices.find(device)), models.folder_of(model)
-    text = corpora.load(corpus, checkpoint.vocabulary, unknown)  # type: ignore[arg-type]
+    text = load(corpus, checkpoint.vocabulary, unknown, documents)  # type: ignore[arg-type]
     default = settings.default_length(checkpoint.vocabulary)
     length = default if segment_length is None else segment_length
     rule_flags = given(
@@ -112,6 +119,9 @@ def tune(
             show,
             limit,
             engine,  # type: ignore[arg-type]
+            documents,
+            carry,  # type: ignore[arg-type]
+            streams,
         )
     for name, best in tuned.items():
         nats = best.record["validation_nats"]
