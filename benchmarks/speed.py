@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from importlib.metadata import distributions
 from pathlib import Path
 from statistics import quantiles
 
@@ -275,22 +276,22 @@ def main():
         work()
         return
 
-    import numba
     import torch
     from cases import CASES
 
     from dyneval import devices
 
     threads = options.threads or torch.get_num_threads()
+    numba = next((d.version for d in distributions(name="numba")), None)  # no need of it on a GPU
     about = {
         "machine": f"{platform.system()} {platform.machine()}",
         "threads": threads,
         "device": devices.describe(torch.device(options.device)),
-        "versions": {"torch": torch.__version__, "numba": numba.__version__},
+        "versions": {"torch": torch.__version__, "numba": numba},
         "python": platform.python_version(),
     }
     print(
-        f"torch {torch.__version__}, numba {numba.__version__}, {threads} threads, "
+        f"torch {torch.__version__}, numba {numba}, {threads} threads, "
         f"{about['device']}, float32"
     )
     found = {}
