@@ -291,8 +291,7 @@ def main():
         "python": platform.python_version(),
     }
     print(
-        f"torch {torch.__version__}, numba {numba}, {threads} threads, "
-        f"{about['device']}, float32"
+        f"torch {torch.__version__}, numba {numba}, {threads} threads, {about['device']}, float32"
     )
     found = {}
     for name in options.cases:

@@ -164,11 +164,12 @@ class Changed(Added):
         if not matrices:
             names = ", ".join(name for name, weight in _named(model, "*") if weight.dim() == 2)
             raise ValueError(f"no matrix matches {pattern!r}; there are {names}")
-        self.names = [name for name, _ in matrices]
+        self.names = self._seen([name for name, _ in matrices])
+        matrices = [pair for pair in matrices if pair[0] in self.names]
         generator = torch.Generator().manual_seed(seed)
         for name, matrix in matrices:
             module: nn.Module = self
-            *path, leaf = ("changes", *name.split("."))
+            *path, leaf = f"changes.{name}".split(".")
             for part in path:
                 if part not in module._modules:
                     module.add_module(part, nn.Module())
@@ -177,9 +178,42 @@ class Changed(Added):
         fixed = {f"changes.{name}.v" for name in self.names}
         self.origin = Origin(model, target, self.origin.frozen | fixed)
 
+    @torch.no_grad()
+    def _seen(self, names: list[str]) -> list[str]:
+        """Return the matrices that are seen in use when a token is read; torch's LSTM hides its."""
+        seen: set[str] = set()
+        with _Seen({name: self.base.get_buffer(name) for name in names}, seen):
+            device = next(iter(self.base.buffers())).device
+            h, _ = self.base.hidden(torch.zeros(1, 1, dtype=torch.long, device=device), None)
+            self.base.logits(h)
+        if not seen:
+            raise ValueError(
+                f"{type(self.base).__name__} uses {', '.join(names)} where they cannot be changed; "
+                "give another target, as matching:PATTERN"
+            )
+        return [name for name in names if name in seen]
+
     def reading(self, weights: Weights, uses: Uses | None = None) -> _ChangedReading:
         """Return what reads with some weights; with `uses`, each row with its own."""
         return _ChangedReading(self, weights, uses)
+
+
+class _Seen(Watch[str]):
+    """Notes which matrices are used."""
+
+    def __init__(self, matrices: Weights, seen: set[str]) -> None:
+        super().__init__(matrices)
+        self.seen = seen
+
+    def product(
+        self, key: str, x: Tensor, matrix: Tensor, turned: bool, addend: Tensor | None
+    ) -> None:
+        """Note a product."""
+        self.seen.add(key)
+
+    def look_up(self, key: str, tokens: Tensor, matrix: Tensor) -> None:
+        """Note a look-up."""
+        self.seen.add(key)
 
 
 class _ChangedReading(Watch[str]):

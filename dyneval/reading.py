@@ -121,8 +121,9 @@ def tree(flat: Mapping[str, Tensor], path: str, device: torch.device | None = No
 def evaluating(model: Any) -> Any:
     """Return a module that is one's own in eval mode, without dropout but with gradients."""
     model.eval()
-    for module in model.modules():
-        if isinstance(module, nn.RNNBase) and next(module.parameters()).is_cuda:
+    on_cuda = any(weight.is_cuda for weight in (*model.parameters(), *model.buffers()))
+    for module in model.modules() if on_cuda else ():
+        if isinstance(module, nn.RNNBase):
             module.dropout = 0.0
             module.training = True  # or else cuDNN refuses to go back through it
     return model

@@ -75,7 +75,8 @@ class LowRank:
     """A change U V of every matrix: V is fixed and random, U is zero at first and adapts.
 
     V has entries of variance 1 / rank, so that a step on U is in the mean a step on the matrix.
-    Were both to adapt, one would begin with statistics of zero, and its gain at η/ε.
+    Were both to adapt, one would begin with statistics of zero, and its gain at η/ε. Matrices
+    that torch multiplies by where nobody sees it, those of its own LSTM, stay as they are.
     """
 
     rank: int

@@ -42,6 +42,8 @@ def step(weights: Weights, token: int, state: list | None) -> tuple[Tensor, Tens
         i, f, g, o = gates.split(units)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
         x = torch.sigmoid(o) * torch.tanh(c)
+        if layer + "hidden_matrix" in weights:  # sparse: M in its place among all units
+            x = x + weights[layer + "hidden_matrix"] @ x
         after.append((x, c))
     tied = weights["embedding.weight"]
     logits = weights.get("output.weight", tied) @ x + weights["output.bias"]
@@ -117,8 +119,13 @@ def read(
     update: Update | None = None,
     mean_squares: Weights | None = None,
     average: Callable[[Weights], float] = average_over_tensors,
+    whole: Callable[[Weights], Weights] = lambda theta: theta,
 ) -> Reading:
-    """Score a text segment by segment (eq. 2), with one update after each; without one, static."""
+    """Score a text segment by segment (eq. 2), with one update after each; without one, static.
+
+    Where not all of a model's weights adapt, `weights` are those that do, and `whole` makes all
+    of them.
+    """
     trained = {name: value.detach() for name, value in weights.items()}
     squares = mean_squares or {name: torch.ones_like(value) for name, value in trained.items()}
     mean = average(squares)
@@ -128,7 +135,7 @@ def read(
         theta = {name: value.detach().requires_grad_() for name, value in theta.items()}
         losses = []
         for t in range(start, min(start + n, len(text) - 1)):
-            p, h, state = step(theta, text[t], state)
+            p, h, state = step(whole(theta), text[t], state)
             losses.append(-p[text[t + 1]])
             log_probs.append(p.detach())
             hidden.append(h.detach())

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_checks import RULES, difference, follow, priors
 
-from dyneval.engines import Reference
+from dyneval.engines import Reference, Rows
 from dyneval.evaluation import evaluate
 from dyneval.kernels import linear, recurrent, threads
 from dyneval.kernels.generic import Generic
@@ -309,7 +309,7 @@ def test_dynamic_scores_the_same_with_either(name, text, engine):
     model = tiny(name)
     start = priors(model)
     found, expected = Dynamic(model, RULE, start), Dynamic(model, RULE, start)
-    found._engines, found._make = [], lambda: engine(model, RULE, start)
+    found._make = lambda count: Rows(lambda: engine(model, RULE, start), count)
     streams = text[:60].view(2, 30)
     for ours, theirs in zip(
         evaluate(found, streams, 4), evaluate(expected, streams, 4), strict=True

@@ -161,7 +161,7 @@ class Sometimes(nn.Module):
 
     def forward(self, x):
         some = x[:, : x.shape[1] // 4]
-        numbers = torch.zeros(some.shape[1], dtype=torch.long)
+        numbers = torch.zeros(some.shape[1], dtype=torch.long, device=x.device)
         return x + self.expert(some).sum(1, keepdim=True) + self.table(numbers).sum(0)
 
 
@@ -230,7 +230,7 @@ class Mapped(nn.Module):
         self.map, self.table = nn.Linear(6, 6), nn.Embedding(3, 6)
 
     def forward(self, x):
-        numbers = torch.arange(x.shape[1]) % 3
+        numbers = torch.arange(x.shape[1], device=x.device) % 3
         return torch.vmap(self.map)(x) + torch.vmap(self.table)(numbers)
 
 
