@@ -182,6 +182,10 @@ class Dynamic(_Streams):
         engine: kernels.Name = "auto",
     ) -> None:
         super().__init__()
+        if next(model.parameters(), None) is None:
+            raise ValueError(
+                f"a {type(model).__name__} has no weights that could learn; use Static"
+            )
         priors = priors or without_statistics(model)
         missing = [name for name, _ in model.named_parameters() if name not in priors]
         if missing:

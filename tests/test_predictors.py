@@ -1,4 +1,5 @@
 import copy
+import math
 from dataclasses import dataclass
 
 import checks
@@ -250,6 +251,21 @@ def test_a_state_of_fewer_streams_may_be_loaded(lstm, make_stats, streams, name)
     three.load_state_dict(one.state_dict())
     found, expected = (scores(each, streams[:1, 19:40]) for each in (three, one))
     assert torch.equal(found, expected)
+
+
+def test_a_model_without_weights_is_read_but_cannot_learn(text):
+    class Uniform(torch.nn.Module):
+        def hidden(self, tokens, state=None):
+            return torch.zeros(*tokens.shape, 2), None
+
+        def logits(self, h):
+            return torch.zeros(*h.shape[:-1], 7)
+
+    static = Static(Uniform())
+    assert static.engine == "reference: the model has no weights"
+    assert scores(static, text[None], 3).mean().item() == pytest.approx(math.log(7))
+    with pytest.raises(ValueError, match="Uniform has no weights that could learn; use Static"):
+        Dynamic(Uniform(), Sgd(0.1))
 
 
 def test_a_predictor_needs_a_prior_for_each_weight(lstm, make_stats):
