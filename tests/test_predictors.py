@@ -1,5 +1,6 @@
 import copy
 import math
+import pickle
 from dataclasses import dataclass
 
 import checks
@@ -251,6 +252,15 @@ def test_a_state_of_fewer_streams_may_be_loaded(lstm, make_stats, streams, name)
     three.load_state_dict(one.state_dict())
     found, expected = (scores(each, streams[:1, 19:40]) for each in (three, one))
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("engine", ["fused", "generic", "reference"])
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_predictor_is_not_copied_but_by_its_state(how, engine, lstm):
+    """A copy would share memory that learning writes to, or read with weights that do not move."""
+    for predictor in (Dynamic(lstm, Sgd(0.1), engine=engine), Static(lstm, engine)):
+        with pytest.raises(TypeError, match="make another and load this one's state_dict"):
+            how(predictor)
 
 
 def test_a_model_without_weights_is_read_but_cannot_learn(text):
