@@ -61,6 +61,10 @@ class _Streams:
         self._predicted = 0  # since the last learn
         self._read = torch.zeros(0, dtype=torch.long)  # (B,) of these, how many were no PAD
 
+    def __getstate__(self) -> None:
+        # engines hold addresses, and views of each other's tensors
+        raise TypeError("a predictor cannot be copied; make another and load this one's state_dict")
+
     def _open(self, tokens: Tensor) -> list[int]:
         """Check tokens that are to be read -> how many of each row are no PAD."""
         if tokens.dim() != 2 or tokens.shape[1] == 0:
@@ -183,6 +187,10 @@ class Dynamic(_Streams):
         engine: kernels.Name = "auto",
     ) -> None:
         super().__init__()
+        if next(model.parameters(), None) is None:
+            raise ValueError(
+                f"a {type(model).__name__} has no weights that could learn; use Static"
+            )
         priors = priors or without_statistics(model)
         missing = [name for name, _ in model.named_parameters() if name not in priors]
         if missing:

@@ -1,7 +1,9 @@
 """Mistakes on the command line: each is one line on standard error, and exit code 2."""
 
 import math
+import os
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,20 @@ def test_a_mistake_of_a_process():
         out, err = started.communicate()
     assert (started.returncode, out) == (2, b"")
     assert "nowhere is no checkpoint: it is not a folder" in one_line(err.decode())
+
+
+@pytest.mark.parametrize("engine", ["auto", "fused"])
+def test_a_missing_numba_is_one_line(checkpoints, shifted, tmp_path, engine):
+    """A warning where the reference can run instead, a mistake where the kernels were asked for."""
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['numba'] = None")
+    there = {"PYTHONPATH": os.pathsep.join(map(str, (tmp_path, Path(__file__).parent.parent)))}
+    line = ("evaluate", checkpoints["bytes"], shifted, "--limit", 50, "--engine", engine)
+    with process(*line, env=there) as started:
+        _, err = started.communicate()
+    said = one_line(err.decode())
+    assert "numba cannot be used (import of numba halted" in said
+    assert started.returncode == (0 if engine == "auto" else 2)
+    assert ("the reference engine runs instead" in said) == (engine == "auto")
 
 
 # Texts that cannot be read, and some that can

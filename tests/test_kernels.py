@@ -211,6 +211,21 @@ def test_token_by_token_is_a_segment_in_single_precision(text):
     assert difference(single, whole, start) < 1e-4  # of a sum of changes that partly cancel
 
 
+def test_token_by_token_gives_the_same_bits_every_time(text, engine, many_threads):
+    model = wide().float()
+    start = priors(model)
+    log_probs, engines = [], [engine(model, RULE, start) for _ in range(2)]
+    for each in engines:
+        parts = []
+        for begin in range(0, 60, 20):
+            for k in range(begin, begin + 20):
+                parts.append(each.predict(text[None, k : k + 1]).log_probs)
+            each.learn(text[None, begin + 1 : begin + 21])
+        log_probs.append(torch.cat(parts, 1))
+    assert torch.equal(*log_probs)
+    assert difference(*engines, start) == 0
+
+
 @pytest.mark.parametrize("rule", [RULES[1], RULES[3], Sgd(0.1) + RmsDecay(3)], ids=str)
 def test_rows_that_did_not_occur_catch_up_exactly(rule, lstm):
     """Their pulls are made up for in one go, from wherever they started."""

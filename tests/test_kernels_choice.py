@@ -160,6 +160,27 @@ def test_without_numba_or_its_cache_the_reference_runs_with_one_warning(before, 
     assert warned == "1 RuntimeWarning"
 
 
+def test_a_damaged_cache_is_done_without(tmp_path, monkeypatch):
+    import ctypes
+
+    import numba
+    import numpy as np
+
+    from dyneval.kernels.compiling import PLACE, Kernel
+
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+
+    def double(place):
+        place[0] *= 2
+
+    for _ in range(2):
+        number = ctypes.c_double(3.0)
+        Kernel(double, (PLACE,)).compiled(np.float64).ctypes(ctypes.pointer(number))
+        assert number.value == 6
+        (index,) = tmp_path.rglob("*.nbi")
+        index.write_bytes(index.read_bytes()[:50])
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_reading_only_is_the_models_own(name, text):
     model = tiny(name)

@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -116,6 +117,21 @@ def test_help_does_not_wait_for_torch(installed, elsewhere):
     imported = {line.rpartition("|")[2].strip().split(".")[0] for line in lines}
     assert "typer" in imported
     assert not imported & {"torch", "numpy", "numba", "matplotlib", "safetensors"}
+
+
+def test_the_readme_has_a_line_for_each_module():
+    tree = (ROOT / "README.md").read_text().partition("dyneval/\n")[2].partition("```")[0]
+    named = sorted(re.findall(r"^[├└]── (\S+) {2,}\S", tree, re.M))
+    package = [path for path in (ROOT / "dyneval").iterdir() if path.name[:2] not in ("__", "py")]
+    assert named == sorted(path.name + "/" * path.is_dir() for path in package)
+
+
+def test_the_layers_of_the_documentation_are_those_of_the_contract():
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (layers,) = (each["layers"] for each in contract["contracts"])
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    section = text.partition("## Imports point one way\n")[2].partition("\nA module imports")[0]
+    assert section.split("\n") == ["", *(f"    {layer}" for layer in layers), ""]
 
 
 def test_the_version_is_one():

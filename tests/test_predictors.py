@@ -1,4 +1,6 @@
 import copy
+import math
+import pickle
 from dataclasses import dataclass
 
 import checks
@@ -250,6 +252,30 @@ def test_a_state_of_fewer_streams_may_be_loaded(lstm, make_stats, streams, name)
     three.load_state_dict(one.state_dict())
     found, expected = (scores(each, streams[:1, 19:40]) for each in (three, one))
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("engine", ["fused", "generic", "reference"])
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_predictor_is_not_copied_but_by_its_state(how, engine, lstm):
+    """A copy would share memory that learning writes to, or read with weights that do not move."""
+    for predictor in (Dynamic(lstm, Sgd(0.1), engine=engine), Static(lstm, engine)):
+        with pytest.raises(TypeError, match="make another and load this one's state_dict"):
+            how(predictor)
+
+
+def test_a_model_without_weights_is_read_but_cannot_learn(text):
+    class Uniform(torch.nn.Module):
+        def hidden(self, tokens, state=None):
+            return torch.zeros(*tokens.shape, 2), None
+
+        def logits(self, h):
+            return torch.zeros(*h.shape[:-1], 7)
+
+    static = Static(Uniform())
+    assert static.engine == "reference: the model has no weights"
+    assert scores(static, text[None], 3).mean().item() == pytest.approx(math.log(7))
+    with pytest.raises(ValueError, match="Uniform has no weights that could learn; use Static"):
+        Dynamic(Uniform(), Sgd(0.1))
 
 
 def test_a_predictor_needs_a_prior_for_each_weight(lstm, make_stats):

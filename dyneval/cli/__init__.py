@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +53,7 @@ for name, command in COMMANDS.items():
 
 def main() -> None:
     """Run the command line: 0 is success, 2 a mistake that one line explains."""
+    warnings.showwarning = _warn
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False) or 0
         if code == INTERRUPTED:  # how Typer hands on Ctrl-C
@@ -70,5 +72,14 @@ def main() -> None:
 
 
 def _fail(message: str) -> None:
-    print("dyneval: " + " ".join(message.split()), file=sys.stderr)
+    _say(message)
     sys.exit(2)
+
+
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Show a warning as any other line, without the code that it came from."""
+    _say(str(message))
+
+
+def _say(message: str) -> None:
+    print("dyneval: " + " ".join(message.split()), file=sys.stderr)

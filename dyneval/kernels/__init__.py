@@ -65,7 +65,7 @@ def choose_one(
     if engine == "reference":
         return lambda: Reference(model, rule, priors), "reference: asked for"
     on_cuda = _on_cuda(theta)
-    problem = _misfit(theta, read) or (None if on_cuda else _unusable()) or _unknown(rule)
+    problem = _misfit(theta, read) or (None if on_cuda else _unusable(engine)) or _unknown(rule)
     if problem is not None:
         if engine != "auto":
             raise _refusal(engine, problem)
@@ -101,7 +101,7 @@ def fast_forward(model: Any, engine: Name = "auto") -> tuple[Any, str]:
         return model, "reference: asked for"
     theta = dict(model.named_parameters())
     on_cuda = _on_cuda(theta)
-    problem = _misfit(theta, {}) or (None if on_cuda else _unusable())
+    problem = _misfit(theta, {}) or (None if on_cuda else _unusable(engine))
     if problem is not None:
         if engine != "auto":
             raise _refusal(engine, problem)
@@ -156,6 +156,8 @@ def _on_cuda(theta: Mapping[str, Tensor]) -> bool:
 
 def _misfit(theta: Mapping[str, Tensor], read: Mapping[str, list[Tensor]]) -> str | None:
     """Say why the kernels cannot take weights and their priors as they are, if they cannot."""
+    if not theta:
+        return "the model has no weights"
     dtypes = {weight.dtype for weight in theta.values()}
     if not dtypes <= {torch.float32, torch.float64} or len(dtypes) != 1:
         return f"the weights are {', '.join(map(str, dtypes))}, not all float32 or all float64"
@@ -180,8 +182,8 @@ def _unknown(rule: Rule) -> str | None:
 
 
 @cache
-def _unusable() -> str | None:
-    """Say why the kernels cannot be compiled on this machine, if so, with a warning."""
+def _unusable(engine: Name) -> str | None:
+    """Say why the kernels cannot be compiled on this machine, if so; warn once of what it costs."""
     try:
         import numba
         import numpy as np
@@ -193,11 +195,13 @@ def _unusable() -> str | None:
         project.compiled(np.float32)
     except Exception as error:  # whatever it is, the plain engine can do without
         reason = f"numba cannot be used ({' '.join(str(error).split())})"
-        warnings.warn(
-            f"{reason}; the reference engine runs instead, several times slower. A missing numba "
-            "can be installed; for its cache, set NUMBA_CACHE_DIR to a folder that can be written",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+        if engine == "auto":  # or else it is an error
+            warnings.warn(
+                f"{reason}; the reference engine runs instead, several times slower. A missing "
+                "numba can be installed; for its cache, set NUMBA_CACHE_DIR to a folder that can "
+                "be written",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         return reason
     return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,7 +67,10 @@ class Kernel:
         named.__qualname__ = f"{self.name}_{number.__name__}_{_digest()}"
         named.__module__ = function.__module__
         signature = numba.void(*(self._type(argument, number) for argument in self._arguments))
-        return numba.cfunc(signature, cache=True, **_OPTIONS)(named)
+        try:
+            return numba.cfunc(signature, cache=True, **_OPTIONS)(named)
+        except (pickle.UnpicklingError, EOFError):  # what is in the cache was cut off
+            return numba.cfunc(signature, **_OPTIONS)(named)
 
     @staticmethod
     def _type(argument: Argument, number: Number) -> Any:
