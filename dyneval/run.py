@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dyneval import corpora, devices, kernels, models, provenance, storage
+from dyneval import corpora, devices, kernels, models, movement, provenance, storage
 from dyneval.evaluation import LIMIT_FACTOR, evaluate
 from dyneval.gradient_stats import GradientStats
 from dyneval.models import Checkpoint
@@ -104,14 +104,14 @@ class Run:
         scores = {}
         for name, settings in self.predictors.items():
             # popped: what one has learned is out of memory when the next begins
-            reading = _Reading(name, predictors.pop(name), store, report)
+            reading = _Reading(name, predictors.pop(name), checkpoint.model, store, report)
             score = reading.score(text.stream, settings.segment_length, len(checkpoint.vocabulary))
             if first == 0:
                 uniform = math.log(len(checkpoint.vocabulary))
                 score = replace(score, nats=np.concatenate([[uniform], score.nats]))
             scores[name] = score
         scored = Scored(*(getattr(text, name)[first:] for name in Scored.__annotations__))
-        return Result(about, scored, scores)
+        return Result(about, scored, scores, checkpoint.vocabulary)
 
     def _about(
         self,
@@ -167,9 +167,15 @@ class _Reading:
     """One predictor on its way through a text."""
 
     def __init__(
-        self, name: str, predictor: Predictor, store: _Store | None, report: Report | None
+        self,
+        name: str,
+        predictor: Predictor,
+        model: Any,
+        store: _Store | None,
+        report: Report | None,
     ) -> None:
-        self.name, self.predictor, self.store, self.report = name, predictor, store, report
+        self.name, self.predictor, self.model = name, predictor, model
+        self.store, self.report = store, report
 
     def score(self, stream: Tensor, segment_length: int, symbols: int) -> Score:
         """Return the nats of every token of a (1, T) stream but the first."""
@@ -182,7 +188,7 @@ class _Reading:
             nats[:done] = before
             total = before.sum().item()
             if progress["ended"]:
-                return Score(before.numpy(), already, diverged)
+                return Score(before.numpy(), already, diverged, progress.get("moved", {}))
         began = reported = saved = time.perf_counter()
         bound = LIMIT_FACTOR * math.log(max(2, symbols)) * segment_length
         for segment in evaluate(self.predictor, stream[:, done:], segment_length):
@@ -197,17 +203,18 @@ class _Reading:
                 self.report(Progress(self.name, done, len(nats), total, already + now - began))
                 reported = now
             if self.store and now - saved > self.store.every and done < len(nats):
-                self._save(nats[:done], already + now - began, False, "")
+                self._save(nats[:done], already + now - began, ended=False)
                 saved = now
         seconds = already + time.perf_counter() - began
         if self.report:
             self.report(Progress(self.name, done, len(nats), total, seconds))
-        self._save(nats[:done], seconds, True, diverged)
-        return Score(nats[:done].numpy(), seconds, diverged)
+        moved = movement.moved(self.predictor, self.model)
+        self._save(nats[:done], seconds, ended=True, diverged=diverged, moved=moved)
+        return Score(nats[:done].numpy(), seconds, diverged, moved)
 
-    def _save(self, nats: Tensor, seconds: float, ended: bool, diverged: str) -> None:
+    def _save(self, nats: Tensor, seconds: float, **progress: Any) -> None:
         if self.store:
-            progress = {"seconds": seconds, "ended": ended, "diverged": diverged}
+            progress["seconds"] = seconds
             self.store.save(self.name, self.predictor, nats, progress)
 
     def _diverged(self, done: int, segment: Tensor) -> str:
