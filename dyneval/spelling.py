@@ -38,7 +38,9 @@ class Cells:
     def places(self) -> Array:
         """(C,) where each cell's text begins: at its first character that is no space, if any."""
         lengths = np.array([len(text) for text in self.texts], np.int64)
-        spaces = [len(text) - len(text.lstrip(" ")) if text.strip(" ") else 0 for text in self.texts]
+        spaces = [
+            len(text) - len(text.lstrip(" ")) if text.strip(" ") else 0 for text in self.texts
+        ]
         return np.cumsum(lengths) - lengths + np.array(spaces, np.int64)
 
     def sums(self, values: Array) -> Array:

@@ -134,7 +134,7 @@ class Pieces:
         found = [
             Recurring.of(self.texts[places[0]], self.bits[places])
             for places in np.split(order, cuts)
-            if len(places) and any(map(str.isalnum, self.texts[places[0]]))
+            if len(places) and _is_word(self.texts[places[0]])
         ]
         return sorted(found, key=lambda word: -word.gain)
 
@@ -165,7 +165,7 @@ class Pieces:
     def _candidates(self) -> Sequence[tuple[float, int, Array]]:
         """Return the gain, the length and the places of what occurs often, most gain first."""
         spaces = np.array([piece.isspace() for piece in self.texts], bool)
-        words = [any(map(str.isalnum, piece)) for piece in self.texts]
+        words = [_is_word(piece) for piece in self.texts]
         running = np.concatenate([[0.0], np.cumsum(self.bits)])
         running_words = np.concatenate([[0], np.cumsum(words)])
         hashes = self.ids.astype(np.uint64)
@@ -176,11 +176,13 @@ class Pieces:
             hashes ^= hashes >> np.uint64(29)
             enough = (running_words[length:] - running_words[:-length] > 1) | (length > 3)
             places = np.flatnonzero(~spaces[: len(last)] & ~spaces[length - 1 :] & enough)
-            _, inverse, counts = np.unique(
-                hashes[places], return_inverse=True, return_counts=True
-            )
+            _, inverse, counts = np.unique(hashes[places], return_inverse=True, return_counts=True)
             gain = np.bincount(inverse, running[places + length] - running[places], len(counts))
             often = np.flatnonzero((counts >= OFTEN) & (gain > 0))
             for number in often[np.argsort(-gain[often], kind="stable")[:CANDIDATES]].tolist():
                 found.append((float(gain[number]), length, places[inverse == number]))
         return sorted(found, key=lambda each: -each[0])
+
+
+def _is_word(piece: str) -> bool:
+    return any(map(str.isalnum, piece)) and not piece.startswith("&")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_
+import math
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +21,7 @@ from dyneval.cli.options import (
     Epsilon,
     Json,
     LearningRate,
+    Log,
     Model,
     Quiet,
     Resume,
@@ -29,6 +31,7 @@ from dyneval.cli.options import (
     SettingsFiles,
     Split,
     Stats,
+    TensorBoard,
     Threads,
     Unknown,
     check_resume,
@@ -64,6 +67,12 @@ def evaluate(
     threads: Threads = None,
     save: Save = None,
     figure: Annotated[Path | None, Option(help="Draw the mean so far (.png, .svg, .pdf).")] = None,
+    report_folder: Annotated[
+        Path | None,
+        Option("--report", help="Write a page, figures and tables.", metavar="FOLDER"),
+    ] = None,
+    log: Log = None,
+    tensorboard: TensorBoard = None,
     checkpoint: Checkpoint = None,
     checkpoint_every: Annotated[float, Option(help="Seconds between checkpoints.")] = 30.0,
     resume: Resume = False,
@@ -72,8 +81,8 @@ def evaluate(
 ) -> None:
     """Score a text with a model that learns as it reads, beside the same model that does not."""
     use(threads)
-    from dyneval import models, report, results, storage
-    from dyneval.progress import bars
+    from dyneval import dossier, models, report, results, storage
+    from dyneval.progress import bars, logs
     from dyneval.run import Progress, Run
     from dyneval.settings import choose, default_length
 
@@ -82,6 +91,8 @@ def evaluate(
         storage.check_writable(save, results.ENDINGS)
     if figure:
         storage.check_writable(figure, report.ENDINGS)
+    if report_folder:
+        dossier.check(report_folder)
     vocabulary = models.load_vocabulary(model)
     rule_flags = given(
         rule=rule,
@@ -110,11 +121,13 @@ def evaluate(
         engine,  # type: ignore[arg-type]
         device,
     )
-    with bars("tokens", quiet=quiet) as update:
+    with bars("tokens", quiet=quiet) as update, logs(log, tensorboard) as note:
 
         def show(at: Progress) -> None:
             figure = report.running(at.nats / max(1, at.done), vocabulary.kind)
             update(at.name, at.done, at.total, figure)
+            bits = at.nats / math.log(2) / max(1, at.done)
+            note(at.name, at.done, {"bits_per_token": bits, "seconds": at.seconds})
 
         result = run.execute(show, folder=checkpoint, resume=resume, save_every=checkpoint_every)
     if save:
@@ -126,6 +139,9 @@ def evaluate(
     if figure:
         report.figure(result, figure)
         print(f"figure: {figure}", file=sys.stderr if json else sys.stdout)
+    if report_folder:
+        path = dossier.write({report_folder.name: result}, report_folder)
+        print(f"report: {path}", file=sys.stderr if json else sys.stdout)
     diverged = [score.diverged for score in result.scores.values() if score.diverged]
     if diverged:
         raise ValueError(diverged[0])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
-from dyneval.cli.options import Corpus, Quiet, Threads, use
+from dyneval.cli.options import Corpus, Log, Quiet, TensorBoard, Threads, use
 
 
 def train(
@@ -29,13 +30,15 @@ def train(
     precision: Annotated[str | None, Option(help="float32 or bfloat16.")] = None,
     seed: Annotated[int | None, Option(help="Of the initial weights and dropout.")] = None,
     resume: Annotated[bool, Option("--resume", help="Go on with the folder's training.")] = False,
+    log: Log = None,
+    tensorboard: TensorBoard = None,
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
     """Train a base model; Ctrl-C stops it where --resume goes on."""
     use(threads)
     from dyneval import corpora, report, training
-    from dyneval.progress import bars
+    from dyneval.progress import bars, logs
 
     if preset not in training.PRESETS:
         known = ", ".join(training.PRESETS)
@@ -56,12 +59,15 @@ def train(
     )
     text = corpora.load(corpus, vocabulary)  # type: ignore[arg-type]
     task = training.start(recipe, text, folder, resume=resume)
-    with bars("steps", quiet=quiet) as update:
+    with bars("steps", quiet=quiet) as update, logs(log, tensorboard) as note:
         for at in task.run():
             figure = report.running(at.nats, text.vocabulary.kind)
             what = f"epoch {at.epoch + 1} of {recipe.epochs}"
             done = at.step - at.epoch * task.epoch_steps
             pace = f"{figure}, {at.tokens_per_second:,.0f} tokens/s"
             update(what, done, task.epoch_steps, pace)
+            bits = at.nats / math.log(2)
+            pace_ = at.tokens_per_second
+            note("train", at.step, {"bits_per_token": bits, "tokens_per_second": pace_})
     best = min(entry["valid_nats"] for entry in task.history)
     print(f"validation {report.running(best, text.vocabulary.kind)}: {folder}")

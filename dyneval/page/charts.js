@@ -25,6 +25,7 @@ function decimals(step) {
 }
 
 function short(value, step) {
+  if (Math.abs(value) < step / 1e6) return "0";
   if (step >= 1000) return written(value / 1000, decimals(step / 1000)) + "k";
   return written(value, decimals(step));
 }
@@ -48,6 +49,7 @@ function chart(figure, spec) {
     at = Math.max(0, Math.min(places.length - 1, place));
     if (at < 0) return;
     const values = spec.series.filter(({ys}) => at < ys.length).map(one => told(one, at, spec));
+    if (spec.more?.(at)) values.push(spec.more(at));
     const text = `${spec.place(at, places)}: ${values.join(" · ")}`;
     output.textContent = text;
     slider.setAttribute("aria-valuenow", places[at]);
@@ -65,6 +67,7 @@ function chart(figure, spec) {
     event.preventDefault();
   });
   slider.addEventListener("pointermove", event => show(nearest(event)));
+  slider.addEventListener("pointerleave", () => show(places.length - 1));
   slider.addEventListener("click", event => spec.open?.(places[nearest(event)]));
 
   function nearest(event) {
@@ -87,7 +90,7 @@ function chart(figure, spec) {
 
 function told({name, ys, low, high}, at, spec) {
   const unit = spec.unit ? " " + spec.unit : "";
-  const band = low && low[at] !== null ?
+  const band = low && spec.banded && low[at] !== null ?
     ` [${written(low[at], spec.digits)}, ${written(high[at], spec.digits)}]` : "";
   return `${name} ${written(ys[at], spec.digits, spec.signed)}${band}${unit}`;
 }

@@ -15,8 +15,9 @@ function begin(article) {
   const specs = {
     mean: {...common, label: `${given.figure} so far`, unit: given.figure, digits: given.digits,
       series: series("mean", ys => words ? ys.map(bits => 2 ** bits) : ys)},
-    bits: {...common, label: "Cumulative bits", unit: "bits", digits: 0, zero: true, series: series("bits", ys => ys)},
-    position: {...common, label: "Gain by position", unit: "bits/token", digits: 3, signed: true, zero: true,
+    bits: {...common, label: "Cumulative bits", unit: "bits", digits: 0, zero: true, series: saving(given, series("bits", ys => ys)),
+      more: at => savedAt(given, at)},
+    position: {...common, banded: true, label: "Gain by position", unit: "bits/token", digits: 3, signed: true, zero: true,
       place: at => `${written(given.positions[at].from, 0)} to ${written(given.positions[at].to, 0)}`,
       series: given.pair ? [{name: `${given.predictors[given.pair[1]]} over ${given.predictors[given.pair[0]]}`,
         colour: given.pair[1], xs: given.positions.map(({from, to}) => (from + to) / 2),
@@ -29,6 +30,22 @@ function begin(article) {
     else figure.remove();
   }
   article.dataset.ready = "";
+}
+
+function saving({pair}, series) {  // what lies between two of the lines
+  if (pair) {
+    const [first, second] = pair.map(k => series[k]);
+    second.low = second.ys;
+    second.high = second.ys.map((bits, at) => second.xs[at] === first.xs[at] ? first.ys[at] : NaN);
+  }
+  return series;
+}
+
+function savedAt({pair, cumulative}, at) {
+  if (!pair) return "";
+  const [first, second] = pair.map(k => Object.values(cumulative)[k]);
+  return at < second.bits.length && first.tokens[at] === second.tokens[at] ?
+    `saved ${written(first.bits[at] - second.bits[at], 0)} bits` : "";
 }
 
 function chooseTheme() {

@@ -5,6 +5,7 @@ Every number that is in the result's file carries its place there, and its value
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from dyneval.report import UNITS
 from dyneval.results import QUOTED, Result
 from dyneval.views import Recurring
 
-SHOWN = 15  # words and patterns in a table
+SHOWN = 12  # words and patterns in a table
 
 
 def title(result: Result) -> str:
@@ -38,9 +39,7 @@ def article(name: str, result: Result, identity: str, several: bool) -> Markup:
         "Settings and provenance": _settings(result),
     }
     shown = {label: part for label, part in parts.items() if part}
-    links = [
-        tag("li", tag("a", label, href=f"#{identity}-{k}")) for k, label in enumerate(shown)
-    ]
+    links = [tag("li", tag("a", label, href=f"#{identity}-{k}")) for k, label in enumerate(shown)]
     inner = "h3" if several else "h2"
     body = [
         tag(
@@ -57,7 +56,11 @@ def article(name: str, result: Result, identity: str, several: bool) -> Markup:
     contents = tag("nav", tag("ul", *links), aria_label="Contents")
     body.insert(1, contents)
     return tag(
-        "article", *body, data(payload(result, cells), class_="payload"), id=identity, data_name=name
+        "article",
+        *body,
+        data(payload(result, cells), class_="payload"),
+        id=identity,
+        data_name=name,
     )
 
 
@@ -106,11 +109,16 @@ def _gain(name: str, row: Mapping[str, Any]) -> Markup | None:
 
 
 def _table(
-    heads: Sequence[object], rows: Sequence[Markup], caption: str, text: int = 1, hidden: bool = True
+    heads: Sequence[object],
+    rows: Sequence[Markup],
+    caption: str,
+    text: int = 1,
+    hidden: bool = True,
 ) -> Markup:
     """Return a table whose first `text` columns are no numbers."""
     cells = [
-        tag("th", head, scope="col", class_=None if k < text else "n") for k, head in enumerate(heads)
+        tag("th", head, scope="col", class_=None if k < text else "n")
+        for k, head in enumerate(heads)
     ]
     inner = (
         tag("caption", caption, class_="hidden" if hidden else None),
@@ -204,6 +212,10 @@ def _headline(result: Result, rows: Mapping[str, Any], first: str, second: str) 
         )
         interval = join("95%: ", low, " to ", high)
         cards.append(card("gain", join(relative, "%"), interval, "gain"))
+    if gain:
+        before, after = (rows[name]["nats"] / math.log(2) for name in (first, second))
+        saved = number(before - after, f"{before - after:,.0f}")
+        cards.append(card("saved", saved, join("of ", number(before, f"{before:,.0f}"), " bits")))
     return tag("dl", *cards, class_="headline")
 
 
@@ -308,7 +320,9 @@ def _weights(result: Result) -> Markup | None:
                     tag("td", " × ".join(map(str, row["shape"])) or "1"),
                     tag(
                         "td",
-                        number(relative, f"{100 * (relative or 0):.3g}%", pointer(*place, "relative")),
+                        number(
+                            relative, f"{100 * (relative or 0):.3g}%", pointer(*place, "relative")
+                        ),
                     ),
                     tag("td", bar, class_="bar"),
                     tag("td", number(rms, f"{rms or 0:.2e}", pointer(*place, "rms"))),
@@ -330,7 +344,8 @@ def _settings(result: Result) -> Markup:
     """Return everything else that the file says of the run."""
     run = result.run
     rules = [
-        tag("div", tag("dt", name), tag("dd", tag("code", rule))) for name, rule in run["rule"].items()
+        tag("div", tag("dt", name), tag("dd", tag("code", rule)))
+        for name, rule in run["rule"].items()
     ]
     rows = [
         tag("div", tag("dt", key), tag("dd", value))
