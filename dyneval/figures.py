@@ -17,7 +17,7 @@ from dyneval.results import Result
 
 ENDINGS = (".png", ".svg")
 SIZE = (3.4, 2.3)  # inches: one of two columns
-STYLE = {
+STYLE: Any = {
     "font.family": "serif",
     "font.serif": ["STIX Two Text", "STIXGeneral", "DejaVu Serif"],
     "mathtext.fontset": "stix",

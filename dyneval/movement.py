@@ -11,10 +11,11 @@ from dyneval.predictors import Dynamic
 
 
 def moved(predictor: Any, model: Any, stream: int = 0) -> dict[str, dict[str, Any]]:
-    """Return ‖θ_l − θ_g‖ of each weight that a predictor adapts, as JSON values; none if it is none.
+    """Return ‖θ_l − θ_g‖ of each weight that a predictor adapts, as JSON values.
 
     `rms` is that over √(number of weights), `relative` over ‖θ_g‖; None is what is no number, as
-    where θ_g = 0 or the weights left all bounds. One that the model does not have began at zero.
+    where θ_g = 0 or the weights left all bounds. A weight that the model does not have began at
+    zero; a predictor that does not adapt has none.
     """
     base = getattr(predictor, "base", predictor)  # of a cache
     if not isinstance(base, Dynamic):

@@ -1,7 +1,7 @@
 """Progress of long work, shown in one way: a bar with the pace, the time left and a figure.
 
-It is drawn on standard error, and only where that is a terminal, so that pipes stay clean. A run can
-be logged as well: as lines of JSON, and for TensorBoard.
+It is drawn on standard error, and only where that is a terminal, so that pipes stay clean. A run
+can be logged as well: as lines of JSON, and for TensorBoard.
 """
 
 from __future__ import annotations
@@ -74,8 +74,9 @@ def logs(lines: Path | None, tensorboard: Path | None) -> Iterator[Note]:
                 file.write(
                     json.dumps({"time": time.time(), "what": what, "step": step, **figures}) + "\n"
                 )
-            for name, value in figures.items() if writer else ():
-                writer.add_scalar(f"{what}/{name}", value, step)
+            if writer:
+                for name, value in figures.items():
+                    writer.add_scalar(f"{what}/{name}", value, step)
 
         yield note
 

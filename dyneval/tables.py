@@ -19,6 +19,7 @@ LATEX = str.maketrans(
         "<": r"\textless{}",
         ">": r"\textgreater{}",
         "–": "--",
+        "[": "{[}",  # or a row that begins with it would be taken for a length
         "−": "$-$",
         "\n": " ",
         "\r": " ",

@@ -59,8 +59,7 @@ def cumulative(result: Result, points: int = 500) -> dict[str, dict[str, list[fl
     found = {}
     for name, score in result.scores.items():
         count = len(score.nats)
-        places = np.unique(np.linspace(1, count, min(points, count)).astype(int)) if count else []
-        chosen = np.array(places, int) - 1
+        chosen = np.unique(np.linspace(0, count - 1, min(points, count)).astype(int))
         bits = np.cumsum(score.nats)[chosen] / math.log(2)
         units = np.maximum(1, np.cumsum(sizes[:count])[chosen])
         found[name] = {
@@ -141,7 +140,8 @@ class Pieces:
     def patterns(self, most: int = 20) -> list[Recurring]:
         """Return sequences of pieces that recur, those that gained most first.
 
-        They hold two words, or else four pieces. None counts what another has counted, so that their gains add up.
+        They hold two words, or else four pieces. None counts what another
+        has counted, so that their gains add up.
         """
         free = np.ones(len(self.ids), bool)
         found: list[Recurring] = []

@@ -167,8 +167,8 @@ def _summary(result: Result, heading: str, name: str | None) -> Markup:
     columns = [f"{other.model}, published" for other in others]
     heads = ("Predictor", "Tokens", UNITS[kind][0], "Gain, %", "p", "Tokens/s", *columns)
     notes = [
-        f"Gain: by what part the figure is lower than that of {next(iter(rows))}, with its interval "
-        "of 95% from a paired block bootstrap; p is of no difference."
+        f"Gain: by what part the figure is lower than that of {next(iter(rows))}, with its "
+        "interval of 95% from a paired block bootstrap; p is of no difference."
     ] * bool(result.gains)
     notes += [
         f"{other.model}: another, larger model of Krause et al. (2018), test split, "
