@@ -121,7 +121,8 @@ function render(slider, spec, width, places) {
   if (spec.zero) all.push(0);
   let bottom = Math.min(...all), top = Math.max(...all);
   if (!all.length) [bottom, top] = [0, 1];
-  const air = (top - bottom) * 0.05 || Math.abs(top) * 0.05 || 1;
+  const flat = top - bottom <= 1e-9 * Math.max(Math.abs(top), Math.abs(bottom));  // but for rounding
+  const air = flat ? Math.abs(top) * 0.05 || 1 : (top - bottom) * 0.05;
   top += air;
   if (!spec.zero || bottom < 0) bottom -= air;
   const left = Math.min(places[0] ?? 0, spec.from ?? Infinity), right = Math.max(spec.to ?? 0, places[places.length - 1] ?? 1);
@@ -159,7 +160,7 @@ function render(slider, spec, width, places) {
 
 function drawLine(svg, {colour, xs, ys, low, high}, toX, toY) {
   const path = values => values.map((value, k) => `${toX(xs[k]).toFixed(1)},${toY(value).toFixed(1)}`);
-  if (low && low.every(Number.isFinite)) {
+  if (low && [...low, ...high].every(Number.isFinite)) {
     const area = [...path(high), ...path(low).reverse()];
     draw("polygon", {points: area.join(" "), class: `band c${colour}`}, svg);
   }
