@@ -10,21 +10,19 @@ import torch
 from dyneval.predictors import Dynamic
 
 
-def moved(predictor: Any, model: Any, stream: int = 0) -> dict[str, dict[str, Any]]:
+def moved(predictor: Any, stream: int = 0) -> dict[str, dict[str, Any]]:
     """Return ‖θ_l − θ_g‖ of each weight that a predictor adapts, as JSON values.
 
     `rms` is that over √(number of weights), `relative` over ‖θ_g‖; None is what is no number, as
-    where θ_g = 0 or the weights left all bounds. A weight that the model does not have began at
-    zero; a predictor that does not adapt has none.
+    where θ_g = 0 or the weights left all bounds. A predictor that does not adapt has none.
     """
     base = getattr(predictor, "base", predictor)  # of a cache
     if not isinstance(base, Dynamic):
         return {}
-    trained = dict(model.named_parameters())
     found = {}
     for name, theta in base.weights(stream).items():
-        prior = trained[name].detach() if name in trained else torch.zeros_like(theta)
-        distance = _norm(theta - prior.to(theta.device))
+        prior = base.priors[name].theta.to(theta.device)
+        distance = _norm(theta - prior)
         found[name] = {
             "shape": list(theta.shape),
             "rms": _number(distance, math.sqrt(theta.numel())),

@@ -173,7 +173,7 @@ def load(path: Path | str) -> Result:
         raise ValueError(
             f"{path} and the .npz beside it are no whole result of `evaluate --save`: {reason}"
         ) from None
-    return Result(run, scored, scores, vocabulary)
+    return Result(run, scored, scores, vocabulary=vocabulary)
 
 
 def _gain(comparison: Comparison, figure: str) -> dict[str, Any]:

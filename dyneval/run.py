@@ -104,14 +104,14 @@ class Run:
         scores = {}
         for name, settings in self.predictors.items():
             # popped: what one has learned is out of memory when the next begins
-            reading = _Reading(name, predictors.pop(name), checkpoint.model, store, report)
+            reading = _Reading(name, predictors.pop(name), store, report)
             score = reading.score(text.stream, settings.segment_length, len(checkpoint.vocabulary))
             if first == 0:
                 uniform = math.log(len(checkpoint.vocabulary))
                 score = replace(score, nats=np.concatenate([[uniform], score.nats]))
             scores[name] = score
         scored = Scored(*(getattr(text, name)[first:] for name in Scored.__annotations__))
-        return Result(about, scored, scores, checkpoint.vocabulary)
+        return Result(about, scored, scores, vocabulary=checkpoint.vocabulary)
 
     def _about(
         self,
@@ -167,15 +167,9 @@ class _Reading:
     """One predictor on its way through a text."""
 
     def __init__(
-        self,
-        name: str,
-        predictor: Predictor,
-        model: Any,
-        store: _Store | None,
-        report: Report | None,
+        self, name: str, predictor: Predictor, store: _Store | None, report: Report | None
     ) -> None:
-        self.name, self.predictor, self.model = name, predictor, model
-        self.store, self.report = store, report
+        self.name, self.predictor, self.store, self.report = name, predictor, store, report
 
     def score(self, stream: Tensor, segment_length: int, symbols: int) -> Score:
         """Return the nats of every token of a (1, T) stream but the first."""
@@ -208,7 +202,7 @@ class _Reading:
         seconds = already + time.perf_counter() - began
         if self.report:
             self.report(Progress(self.name, done, len(nats), total, seconds))
-        moved = movement.moved(self.predictor, self.model)
+        moved = movement.moved(self.predictor)
         self._save(nats[:done], seconds, ended=True, diverged=diverged, moved=moved)
         return Score(nats[:done].numpy(), seconds, diverged, moved)
 

@@ -33,7 +33,8 @@ MARKDOWN = str.maketrans(
 
 def rows(results: Mapping[str, Result]) -> list[tuple[str, ...]]:
     """Return a row of text for each predictor, and for each that was published on the same text."""
-    found: dict[tuple[str, ...], None] = {}  # a published row stands once
+    found: list[tuple[str, ...]] = []
+    others: dict[tuple[str, ...], None] = {}  # each once
     for result in results.values():
         run, kind = result.run, result.run["vocabulary"]["kind"]
         figure, digits = UNITS[kind]
@@ -42,15 +43,13 @@ def rows(results: Mapping[str, Result]) -> list[tuple[str, ...]]:
                 where = (str(run["model"]), f"{run['corpus']} ({run['split']})", name)
                 value = row[QUOTED[kind]]
                 shown = "–" if value is None else f"{value:,.{digits}f}"
-                found[*where, f"{row['tokens']:,}", figure, shown, *_gain(row)] = None
-    for result in results.values():
-        for other in published.beside(result.run):
-            figure = UNITS[result.run["vocabulary"]["kind"]][0]
-            text = "Hutter Prize" if other.note else str(result.run["corpus"])
+                found.append((*where, f"{row['tokens']:,}", figure, shown, *_gain(row)))
+        for other in published.beside(run):
+            text = "Hutter Prize" if other.note else str(run["corpus"])
             for name in ("static", "dynamic"):
                 where = (f"{other.model}, published", f"{text} (test)", name)
-                found[*where, "", figure, f"{other.values[name]}", "", ""] = None
-    return list(found)
+                others[*where, "", figure, f"{other.values[name]}", "", ""] = None
+    return [*found, *others]
 
 
 def _gain(row: Mapping[str, Any]) -> tuple[str, str]:

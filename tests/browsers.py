@@ -1,4 +1,4 @@
-"""A real browser without a window: Chromium, that opens pages from files and is asked about them."""
+"""A real browser without a window: Chromium, which opens pages from files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ class Browser:
         self.driver = driver
         self.run: Callable[..., Any] = driver.execute_script
 
-    def open(self, path: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> float:
+    def open(
+        self, path: Path, *, width: int = 1280, height: int = 900, dark: bool = False
+    ) -> float:
         """Open a page and return after how many seconds it stands there, its text coloured."""
         wide = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", wide)
@@ -51,8 +53,10 @@ class Browser:
         began = time.monotonic()
         self.driver.get(path.as_uri())
         self.until(READY)
-        self.until("const page = document.querySelector('.page');"
-                   "return !page || page.querySelector('.chunk span')")
+        self.until(
+            "const page = document.querySelector('.page');"
+            "return !page || page.querySelector('.chunk span')"
+        )
         self.run("return document.body.offsetHeight")  # laid out
         return time.monotonic() - began
 

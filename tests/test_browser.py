@@ -10,7 +10,7 @@ from browsers import browser as started
 from browsers import missing
 from written import bits, result_of
 
-from dyneval import page, results, spelling
+from dyneval import page, results, spelling, views
 from dyneval.page.markup import pointer
 
 pytestmark = [
@@ -142,15 +142,16 @@ def test_every_number_is_that_of_the_file(browser, opened, kind):
 
 
 def test_figures_read_aloud_are_those_of_the_file(browser, opened):
+    from selenium.webdriver.common.keys import Keys
+
     result = result_of(PROSE.encode())
     opened(result)
-    for chart, keys in {"mean": [], "bits": ["\ue012"]}.items():  # the end, and one to the left
+    for chart, keys in {"mean": [], "bits": [Keys.ARROW_LEFT] * 2}.items():
         key(browser, f"[data-chart={chart}] .slider", *keys)
         slider = browser.driver.find_element("css selector", f"[data-chart={chart}] .slider")
         text = slider.get_attribute("aria-valuetext")
         count = int(re.search(r"after ([\d,]+)", text)[1].replace(",", ""))
         assert count == int(slider.get_attribute("aria-valuenow"))
-        assert count == len(result.scored.tokens) - (500 < len(result.scored.tokens)) * 0 or keys
         for name in ("static", "dynamic"):
             total = bits(result, name)[:count].sum()
             part = re.search(rf"{name} [\d.,]+", text)[0].removeprefix(name)
@@ -159,7 +160,7 @@ def test_figures_read_aloud_are_those_of_the_file(browser, opened):
     value, low, high = re.search(
         r"static (\S+) \[(\S+), (\S+)\]", slider.get_attribute("aria-valuetext")
     ).groups()
-    row = page.payload.views.by_position(result, "static", "dynamic")[-1]
+    row = views.by_position(result, "static", "dynamic")[-1]
     assert agrees(value, row["gain"])
     assert agrees(low, row["low"])
     assert agrees(high, row["high"])
@@ -179,7 +180,9 @@ def test_a_token_is_coloured_by_its_gain(browser, opened):
     gains = np.array([*steps, *(-step for step in steps)])
     nats = {"static": gains * math.log(2) + 10, "dynamic": np.full(16, 10.0)}
     opened(result_of(b"abcdefghijklmnop", nats=nats))
-    classes = browser.run("return [...document.querySelectorAll('.chunk span')].map(e => e.classList[0] ?? '')")
+    classes = browser.run(
+        "return [...document.querySelectorAll('.chunk span')].map(e => e.classList[0] ?? '')"
+    )
     expected = ["", "", "g1", "g2", "g3", "g4", "g5", "g6"]
     expected += ["", "", "l1", "l2", "l3", "l4", "l5", "l6"]
     assert ["" if name == "at" else name for name in classes] == expected
@@ -199,8 +202,7 @@ def test_hovering_shows_a_token(browser, opened):
         span = browser.driver.find_elements("css selector", ".chunk span")[token]
         browser.run("arguments[0].scrollIntoView({block: 'center'})", span)
         ActionChains(browser.driver).move_to_element(span).perform()
-        shown = check_card(browser, result, token)
-        assert PROSE[token].strip() in "".join(shown)  or shown
+        check_card(browser, result, token)
     slider = browser.driver.find_element("css selector", "[data-chart=mean] .slider")
     browser.run("arguments[0].scrollIntoView({block: 'center'})", slider)
     before = slider.get_attribute("aria-valuetext")
@@ -221,13 +223,12 @@ def test_keys_move_through_the_text(browser, opened):
     key(browser, ".page", Keys.HOME)
     check_card(browser, result, 0)
     key(browser, ".page", Keys.ARROW_DOWN)
-    first, second = (browser.run("const at = document.querySelector('.at').getBoundingClientRect();"
-                                 "return [at.top, at.left]"), None)
+    top = "return document.querySelector('.at').getBoundingClientRect().top"
+    below = browser.run(top)
     assert card(browser)[0] != f"Token 1 of {len(PROSE):,}"
     key(browser, ".page", Keys.ARROW_UP)
     check_card(browser, result, 0)
-    assert first[0] > browser.run("return document.querySelector('.at').getBoundingClientRect().top")
-    assert second is None
+    assert below > browser.run(top)
 
 
 def test_keys_jump_to_the_strongest(browser, opened):
@@ -281,7 +282,10 @@ def test_other_predictors_can_be_chosen(browser, opened):
     )
     opened(result)
     select = Select(browser.driver.find_element("css selector", "select"))
-    assert [option.text for option in select.options] == ["dynamic over static", "cache over static"]
+    assert [option.text for option in select.options] == [
+        "dynamic over static",
+        "cache over static",
+    ]
     select.select_by_index(1)
     key(browser, ".page", "g")
     best = int(np.argmax(bits(result, "static") - bits(result, "cache")))
@@ -301,10 +305,12 @@ CONTRASTS = """
 const found = [];
 for (const each of document.querySelectorAll('main *, .bar *, footer *')) {
   const own = [...each.childNodes].some(n => n.nodeType === 3 && n.data.trim());
-  if (!own || each.disabled || !each.checkVisibility() || each.closest('noscript, script')) continue;
+  if (!own || each.disabled || !each.checkVisibility()) continue;
+  if (each.closest('noscript, script')) continue;
   const style = getComputedStyle(each);
   let back = each;
-  while (/, 0\\)$|transparent/.test(getComputedStyle(back).backgroundColor)) back = back.parentElement;
+  const clear = one => /, 0\\)$|transparent/.test(getComputedStyle(one).backgroundColor);
+  while (clear(back)) back = back.parentElement;
   const front = each instanceof SVGElement ? style.fill : style.color;
   found.push([front, getComputedStyle(back).backgroundColor, each.className + each.tagName]);
 }
@@ -356,7 +362,9 @@ def test_all_that_can_be_used_has_a_name(browser, opened):
             seen.add(role)
             assert node.get("name", {}).get("value"), node
     assert {"button", "slider", "link", "table"} <= seen
-    levels = browser.run("return [...document.querySelectorAll('h1,h2,h3,h4')].map(h => +h.tagName[1])")
+    levels = browser.run(
+        "return [...document.querySelectorAll('h1,h2,h3,h4')].map(h => +h.tagName[1])"
+    )
     assert levels[0] == 1
     assert levels.count(1) == 1
 
@@ -376,7 +384,11 @@ def test_a_hundred_thousand_tokens_open_and_scroll_at_once(browser, opened):
     assert browser.run(spans) < 20_000  # what is far away is plain text
     browser.run("document.querySelector('.page').scrollIntoView({block: 'center'})")
     for part in (0.5, 1.0, 0.2):
-        browser.run("const p = document.querySelector('.page'); p.scrollTop = p.scrollHeight * arguments[0]", part)
+        browser.run(
+            "const page = document.querySelector('.page');"
+            "page.scrollTop = page.scrollHeight * arguments[0]",
+            part,
+        )
         browser.until(
             "const page = document.querySelector('.page').getBoundingClientRect();"
             "const at = document.elementFromPoint(page.left + 60, page.top + 100);"
@@ -409,7 +421,11 @@ def test_any_text_is_shown_and_none_is_run(browser, opened, name, kind):
 
 def test_predictors_may_have_any_name(browser, opened):
     name = "<img src=x onerror='hacked=1'>"
-    opened(result_of(PROSE.encode(), nats={"static": np.ones(len(PROSE)), name: np.full(len(PROSE), 0.5)}))
+    opened(
+        result_of(
+            PROSE.encode(), nats={"static": np.ones(len(PROSE)), name: np.full(len(PROSE), 0.5)}
+        )
+    )
     assert name in browser.run("return document.querySelector('.headline').innerText")
 
 
@@ -441,14 +457,28 @@ def test_a_character_of_several_bytes_is_shown_as_a_whole(browser, opened):
     [
         result_of(b"a"),
         result_of(b"a", nats={"static": [1.0]}),
-        result_of(PROSE.encode(), nats={"static": np.ones(len(PROSE)), "dynamic": np.ones(len(PROSE))}),
+        result_of(
+            PROSE.encode(), nats={"static": np.ones(len(PROSE)), "dynamic": np.ones(len(PROSE))}
+        ),
         result_of(PROSE.encode(), nats={"static": np.ones(len(PROSE)), "dynamic": np.ones(100)}),
         result_of(PROSE.encode(), nats={"static": np.ones(len(PROSE)), "dynamic": []}),
         result_of(PROSE.encode(), nats={"static": np.ones(len(PROSE))}, moved={}),
-        result_of(PROSE.encode(), nats={"static": np.full(len(PROSE), 1e5), "dynamic": np.ones(len(PROSE))}),
+        result_of(
+            PROSE.encode(),
+            nats={"static": np.full(len(PROSE), 1e5), "dynamic": np.ones(len(PROSE))},
+        ),
         result_of("one", "words"),
     ],
-    ids=["one token", "one and one", "no gain", "stopped", "stopped at once", "one", "lost", "word"],
+    ids=[
+        "one token",
+        "one and one",
+        "no gain",
+        "stopped",
+        "stopped at once",
+        "one",
+        "lost",
+        "word",
+    ],
 )
 def test_there_may_be_little_to_show(browser, opened, result):
     from selenium.webdriver.common.keys import Keys
@@ -473,8 +503,9 @@ def test_several_results_stand_in_one_page(browser, opened):
     first, second = result_of(PROSE.encode()), result_of(PROSE, "words", corpus="wikitext-2")
     values = opened(first, second)
     shown = browser.run(
+        "const numbers = row => [...row.querySelectorAll('data')].map(e => [e.value, e.dataset.of]);"
         "return [...document.querySelectorAll('.overview tr[data-result]')].map(row =>"
-        "  [row.dataset.result, ...[...row.querySelectorAll('data')].map(e => [e.value, e.dataset.of])])"
+        "  [row.dataset.result, ...numbers(row)])"
     )
     assert len(shown) == 4
     for result, *numbers in shown:

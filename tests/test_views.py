@@ -60,7 +60,13 @@ def test_stretches_of_a_text_have_the_interval_of_a_comparison():
 def test_a_stretch_of_one_token_has_no_interval():
     result = result_of(b"a", nats={"static": [2.0], "dynamic": [1.0]})
     (row,) = views.by_position(result, "static", "dynamic")
-    assert row == {"from": 1, "to": 1, "gain": pytest.approx(1 / math.log(2)), "low": None, "high": None}
+    assert row == {
+        "from": 1,
+        "to": 1,
+        "gain": pytest.approx(1 / math.log(2)),
+        "low": None,
+        "high": None,
+    }
     nothing = result_of(b"a", nats={"static": [2.0], "dynamic": []})
     assert views.by_position(nothing, "static", "dynamic") == []
 

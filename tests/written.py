@@ -63,7 +63,7 @@ def result_of(
         "versions": {"dyneval": "0.1.0"},
     }
     scored = Scored(read.tokens, read.words, read.characters, read.bytes)
-    return Result(about | run, scored, scores, vocabulary)
+    return Result(about | run, scored, scores, vocabulary=vocabulary)
 
 
 def bits(result: Result, name: str) -> Any:
