@@ -65,8 +65,8 @@ def cells(tokens: Array, vocabulary: Vocabulary) -> Cells:
 def visible(text: str) -> str:
     """Return a text in which every character can be seen and none changes the order of others.
 
-    A control becomes its picture, a byte that is no UTF-8 its two digits, a line's end ↵ with the
-    newline behind it, and nothing at all ⟨⟩.
+    A control and a byte that is no UTF-8 become their two digits, a line's end ↵ with the newline
+    behind it, a tab likewise, and nothing at all ⟨⟩.
     """
     if not text:
         return "⟨⟩"
@@ -80,10 +80,10 @@ def _picture(character: str) -> str:
     point = ord(character)
     if character == "\n":
         return "↵\n"
-    if point < 0x20:
-        return chr(0x2400 + point)
-    if point == 0x7F:
-        return "␡"
+    if character == "\t":
+        return "⇥\t"
+    if point < 0x20 or point == 0x7F:
+        return f"⟨{point:02X}⟩"
     if 0xDC80 <= point <= 0xDCFF:
         return f"⟨{point - 0xDC00:02X}⟩"
     if unicodedata.category(character) in SHAPELESS:

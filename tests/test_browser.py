@@ -503,7 +503,8 @@ def test_several_results_stand_in_one_page(browser, opened):
     first, second = result_of(PROSE.encode()), result_of(PROSE, "words", corpus="wikitext-2")
     values = opened(first, second)
     shown = browser.run(
-        "const numbers = row => [...row.querySelectorAll('data')].map(e => [e.value, e.dataset.of]);"
+        "const numbers = row =>"
+        "  [...row.querySelectorAll('data')].map(e => [e.value, e.dataset.of]);"
         "return [...document.querySelectorAll('.overview tr[data-result]')].map(row =>"
         "  [row.dataset.result, ...numbers(row)])"
     )

@@ -55,7 +55,8 @@ def test_sums_of_what_was_scored():
         ("a", "a"),
         (" word", " word"),
         ("\n", "↵\n"),
-        ("\r\t\0\x7f", "␍␉␀␡"),
+        ("\t", "⇥\t"),
+        ("\r\0\x1b\x7f", "⟨0D⟩⟨00⟩⟨1B⟩⟨7F⟩"),
         ("\x85", "⟨U+0085⟩"),
         ("\u202e", "⟨U+202E⟩"),  # from here on right to left
         ("\u200b\ufeff", "⟨U+200B⟩⟨U+FEFF⟩"),
@@ -79,4 +80,4 @@ def test_what_is_shown_can_be_written_and_orders_nothing(text):
     shown.encode()
     wild = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
     assert not wild & {unicodedata.bidirectional(character) for character in shown}
-    assert all(character == "\n" or character >= " " for character in shown)
+    assert all(character in "\n\t" or character >= " " for character in shown)

@@ -281,11 +281,16 @@ def _recurring(result: Result, cells: spelling.Cells | None) -> Markup | None:
     return join(tag("p", note, class_="note"), tag("div", *tables, class_="tables"))
 
 
+def _shown(text: str) -> str:
+    """Return a text that can be seen, on one line."""
+    return spelling.visible(text).replace("\n", "").replace("\t", "")
+
+
 def _occurrences(rows: Sequence[Recurring], caption: str, name: str) -> Markup | None:
     lines = [
         tag(
             "tr",
-            tag("th", tag("bdi", tag("code", spelling.visible(row.text))), scope="row"),
+            tag("th", tag("bdi", tag("code", _shown(row.text))), scope="row"),
             tag("td", number(row.count, f"{row.count:,}")),
             *(
                 tag("td", number(value, f"{value or 0:+,.1f}"))

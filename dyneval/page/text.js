@@ -151,7 +151,7 @@ class Reader {
 
   around(cell) {  // what stands before and behind it, on one line
     const reach = this.given.kind === "words" ? 5 : 18;
-    const line = text => text.replaceAll("\n", "");
+    const line = text => text.replace(/[\n\t]/g, "");
     const own = line(this.pieces[this.ids[cell]]);
     return [make("bdi", [line(this.plain(Math.max(0, cell - reach), cell)), own.startsWith(" ") ? " " : "",
       make("mark", own.trim() || own), line(this.plain(cell + 1, Math.min(this.ids.length, cell + 1 + reach)))])];
@@ -230,7 +230,7 @@ class Reader {
     this.card.setAttribute("aria-live", tell ? "polite" : "off");
     const from = this.starts[this.at], to = this.starts[this.at + 1];
     const which = to - from > 1 ? `Tokens ${written(from + 1, 0)}–${written(to, 0)}` : `Token ${written(to, 0)}`;
-    const shown = this.pieces[this.ids[this.at]].replace("\n", "");
+    const shown = this.pieces[this.ids[this.at]].replace(/[\n\t]/g, "");
     const parts = [make("div", [make("dt", `${which} of ${written(this.given.tokens, 0)}`),
       make("dd", make("bdi", make("code", shown.trim() || "␠")))], {class: "token"})];
     for (const k of [this.first, this.second]) {
