@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from dyneval import figures, page, results, storage, tables
+from dyneval import figures, page, results, storage, tables, timescale_report
+from dyneval.page import Shown
 from dyneval.results import Result
 
 PAGE = "report.html"
 
 
-def load(paths: Iterable[Path | str]) -> dict[str, Result]:
-    """Return results by their names: those of files, and of every result in a folder."""
+def load(paths: Iterable[Path | str]) -> dict[str, Shown]:
+    """Return results by their names: those of files, and of every result in a folder.
+
+    A file is one of `evaluate --save` or of `timescales --save`.
+    """
     files: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
@@ -25,12 +29,18 @@ def load(paths: Iterable[Path | str]) -> dict[str, Result]:
         else:
             files.append(path)
     stems = [file.stem for file in files]
-    return {
-        file.stem if stems.count(file.stem) == 1 else file.with_suffix("").as_posix(): results.load(
-            file
-        )
+    names = [
+        file.stem if stems.count(file.stem) == 1 else file.with_suffix("").as_posix()
         for file in files
-    }
+    ]
+    return {name: _load(file) for name, file in zip(names, files, strict=True)}
+
+
+def _load(file: Path) -> Shown:
+    value = storage.read_json(file)
+    if isinstance(value, dict) and isinstance(value.get("buckets"), list):
+        return value
+    return results.load(file)
 
 
 def check(folder: Path) -> None:
@@ -40,14 +50,22 @@ def check(folder: Path) -> None:
     storage.check_writable(folder / PAGE)
 
 
-def write(found: Mapping[str, Result], folder: Path) -> Path:
+def write(found: Mapping[str, Shown], folder: Path) -> Path:
     """Write the page, the tables and the figures of results -> the page's path."""
     check(folder)
     page.write(found, folder / PAGE)
-    for name, text in (("table.md", tables.markdown(found)), ("table.tex", tables.latex(found))):
+    whole = {name: result for name, result in found.items() if isinstance(result, Result)}
+    for name, text in (("table.md", tables.markdown(whole)), ("table.tex", tables.latex(whole))):
+        if not whole:
+            break
         with storage.replacing(folder / name) as temporary:
             temporary.write_text(text, "utf-8", newline="\n")
     for name, result in found.items():
         prefix = f"{name.strip('/').replace('/', '-')}-" if len(found) > 1 else ""
-        figures.draw(result, folder / "figures", prefix)
+        if isinstance(result, Result):
+            figures.draw(result, folder / "figures", prefix)
+            continue
+        for ending in figures.ENDINGS:
+            path = folder / "figures" / f"{prefix}timescales{ending}"
+            timescale_report.figure(dict(result), path)
     return folder / PAGE

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from browsers import browser as started
 from browsers import missing
-from written import bits, result_of
+from written import bits, result_of, timescales_of
 
 from dyneval import page, results, spelling, views
 from dyneval.page.markup import pointer
@@ -518,3 +518,31 @@ def test_several_results_stand_in_one_page(browser, opened):
     gained = bits(second, "static") - bits(second, "dynamic")
     text = browser.run("return document.querySelector('#r2 .gained dd').innerText")
     assert agrees(text, gained.max())
+
+
+@pytest.mark.parametrize("kind", ["bytes", "words"])
+def test_many_sequences_by_position(browser, tmp_path, kind):
+    value = timescales_of(kind).to_json(4, 12, False)
+    page.write({"a": value}, tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    shown = browser.run(
+        "return [...document.querySelectorAll('data')].map(each =>"
+        "  [each.value, each.dataset.of, each.textContent])"
+    )
+    assert len(shown) == 2 * (3 + 6)
+    for number, place, text in shown:
+        assert float(number) == resolved(value, place)
+        assert agrees(text, float(number))
+    last = value["buckets"][-1]
+    for chart, what, words in (
+        ("loss", "dynamic.bits_per_token", kind == "words"),
+        ("gain", "dynamic.gain", False),
+    ):
+        slider = browser.driver.find_element("css selector", f"[data-chart={chart}] .slider")
+        text = slider.get_attribute("aria-valuetext")
+        assert text.startswith(f"{last['from']} to {last['to']}: ")
+        found = re.search(r"dynamic (\S+) \[(\S+), (\S+)\]", text).groups()
+        for part, end in zip(found, ("mean", "low", "high"), strict=True):
+            expected = last[f"{what}.{end}"]
+            assert agrees(part, 2**expected if words else expected)
+    assert browser.logged() == []

@@ -1,5 +1,5 @@
 import pytest
-from written import result_of
+from written import result_of, timescales_of
 
 from dyneval import dossier
 
@@ -46,3 +46,19 @@ def test_a_file_is_no_folder(tmp_path):
     with pytest.raises(ValueError, match="is a file; give a folder"):
         dossier.write({"a": result_of(TEXT)}, tmp_path / "out")
     assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_sequences_stand_beside_results(tmp_path):
+    curves = timescales_of()
+    curves.save(tmp_path / "in" / "curves.json", curves.to_json(4, 12, False))
+    result_of(TEXT).save(tmp_path / "in" / "one.json")
+    dossier.write(dossier.load([tmp_path / "in"]), tmp_path / "both")
+    assert {"figures/curves-timescales.svg", "figures/one-weights.svg", "table.md"} <= set(
+        files(tmp_path / "both")
+    )
+    dossier.write(dossier.load([tmp_path / "in" / "curves.json"]), tmp_path / "alone")
+    figures = ["figures/timescales.png", "figures/timescales.svg"]
+    assert files(tmp_path / "alone") == [*figures, "report.html"]
+    text = (tmp_path / "alone" / "report.html").read_text("utf-8")
+    assert "12 sequences of 41 tokens" in text
+    assert "<title>models/a on notes.txt (all)</title>" in text

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dyneval.results import Result, Score, Scored
+from dyneval.timescales import Timescales
 from dyneval.vocabularies import EOS, Vocabulary
 
 MOVED = {
@@ -69,3 +70,22 @@ def result_of(
 def bits(result: Result, name: str) -> Any:
     """Return the bits of each token."""
     return result.scores[name].nats / math.log(2)
+
+
+def timescales_of(kind: str = "bytes") -> Timescales:
+    """Return twelve sequences of 40 tokens, the later of which are learned better."""
+    random = np.random.default_rng(6)
+    static = random.exponential(2.0, (12, 40))
+    dynamic = static * np.linspace(1.0, 0.5, 40)
+    run = {
+        "model": "models/a",
+        "corpus": "notes.txt",
+        "split": "all",
+        "note": "",
+        "vocabulary": {"kind": kind, "size": 256},
+        "rule": {"static": "n = 5", "dynamic": "n = 5"},
+        "sequences": 12,
+        "length": 41,
+    }
+    nats = {"static": static, "dynamic": dynamic}
+    return Timescales(run, nats, dict.fromkeys(nats, 0.5))

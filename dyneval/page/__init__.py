@@ -12,9 +12,10 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from dyneval import storage
-from dyneval.page import sections
+from dyneval.page import curves, sections
 from dyneval.page.markup import Markup, join, tag
 from dyneval.results import Result
 
@@ -23,19 +24,25 @@ SCRIPTS = ("numbers.js", "charts.js", "text.js", "page.js")
 ENDINGS = (".html",)
 
 
-def build(results: Mapping[str, Result]) -> str:
+Shown = Result | Mapping[str, Any]  # the latter is what `Timescales.to_json` returned
+
+
+def build(results: Mapping[str, Shown]) -> str:
     """Return the HTML of one or more results, by the names they go by."""
     if not results:
         raise ValueError("there is no result to report; give one that `evaluate --save` wrote")
     style = (FOLDER / "page.css").read_text("utf-8")
     script = '"use strict";\n' + "\n".join((FOLDER / name).read_text("utf-8") for name in SCRIPTS)
     several = len(results) > 1
-    articles = [
-        sections.article(name, result, f"r{k}", several)
-        for k, (name, result) in enumerate(results.items(), 1)
-    ]
-    overview = sections.overview(results) if several else None
-    title = "Dynamic evaluation" if several else sections.title(next(iter(results.values())))
+    articles, titles, places = [], [], {}
+    for k, (name, result) in enumerate(results.items(), 1):
+        part = sections if isinstance(result, Result) else curves
+        articles.append(part.article(name, result, f"r{k}", several))
+        titles.append(part.title(result))
+        if isinstance(result, Result):
+            places[f"r{k}"] = name, result
+    overview = sections.overview(places) if several and places else None
+    title = "Dynamic evaluation" if several else titles[0]
     skeleton = Template((FOLDER / "page.html").read_text("utf-8"))
     return skeleton.substitute(
         title=join(title),
@@ -48,7 +55,7 @@ def build(results: Mapping[str, Result]) -> str:
     )
 
 
-def write(results: Mapping[str, Result], path: Path) -> None:
+def write(results: Mapping[str, Shown], path: Path) -> None:
     """Write the page."""
     storage.check_writable(path, ENDINGS)
     text = build(results)

@@ -2,6 +2,28 @@
 
 function begin(article) {
   const given = JSON.parse(article.querySelector("script.payload").textContent);
+  drawAll(article, given.buckets ? curvesOf(given) : specsOf(article, given));
+  article.dataset.ready = "";
+}
+
+function curvesOf(given) {  // of many sequences: losses and gains by position
+  const {buckets, predictors} = given, words = given.kind === "words";
+  const series = (what, chosen, of) => chosen.map(name => {
+    const column = end => buckets.map(row => of(row[`${name}.${what}.${end}`]));
+    return {name, colour: predictors.indexOf(name), xs: buckets.map(({from, to}) => (from + to) / 2),
+      ys: column("mean"), low: column("low"), high: column("high")};
+  });
+  const common = {axis: "tokens read", banded: true, digits: 3, from: 0, to: buckets[buckets.length - 1].to,
+    place: at => `${written(buckets[at].from, 0)} to ${written(buckets[at].to, 0)}`};
+  return {
+    loss: {...common, label: "Loss by position", unit: given.figure,
+      series: series("bits_per_token", predictors, bits => words ? 2 ** bits : bits)},
+    gain: {...common, label: "Gain by position", unit: "bits/token", signed: true, zero: true,
+      series: series("gain", predictors.slice(1), bits => bits)},
+  };
+}
+
+function specsOf(article, given) {
   const root = article.querySelector(".reader");
   const reader = root && given.text ? new Reader(root, given) : null;
   const open = reader ? token => reader.open(token) : null;
@@ -12,7 +34,7 @@ function begin(article) {
   const series = (name, of) => lines.map(([predictor, {tokens, ...columns}], k) =>
     ({name: predictor, colour: k, xs: tokens, ys: of(columns[name])}));
   const words = given.kind === "words";
-  const specs = {
+  return {
     mean: {...common, label: `${given.figure} so far`, unit: given.figure, digits: given.digits,
       series: series("mean", ys => words ? ys.map(bits => 2 ** bits) : ys)},
     bits: {...common, label: "Cumulative bits", unit: "bits", digits: 0, zero: true, series: saving(given, series("bits", ys => ys)),
@@ -24,12 +46,14 @@ function begin(article) {
         ys: given.positions.map(({gain}) => gain),
         low: given.positions.map(({low}) => low), high: given.positions.map(({high}) => high)}] : []},
   };
+}
+
+function drawAll(article, specs) {
   for (const figure of article.querySelectorAll("figure[data-chart]")) {
     const spec = specs[figure.dataset.chart];
     if (spec.series.some(({ys}) => ys.length)) chart(figure, spec);
     else figure.remove();
   }
-  article.dataset.ready = "";
 }
 
 function saving({pair}, series) {  // what lies between two of the lines

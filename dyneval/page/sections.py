@@ -36,7 +36,7 @@ def article(name: str, result: Result, identity: str, several: bool) -> Markup:
         "The text": _text(result, cells),
         "Words and patterns": _recurring(result, cells),
         "Weights": _weights(result),
-        "Settings and provenance": _settings(result),
+        "Settings and provenance": settings_of(result.run),
     }
     shown = {label: part for label, part in parts.items() if part}
     links = [tag("li", tag("a", label, href=f"#{identity}-{k}")) for k, label in enumerate(shown)]
@@ -64,11 +64,11 @@ def article(name: str, result: Result, identity: str, several: bool) -> Markup:
     )
 
 
-def overview(results: Mapping[str, Result]) -> Markup:
-    """Return one row for each predictor of each result."""
+def overview(results: Mapping[str, tuple[str, Result]]) -> Markup:
+    """Return one row for each predictor of each result, by the id of its article."""
     rows = []
-    for k, (name, result) in enumerate(results.items(), 1):
-        link = tag("a", name, href=f"#r{k}")
+    for identity, (name, result) in results.items():
+        link = tag("a", name, href=f"#{identity}")
         kind = result.run["vocabulary"]["kind"]
         for predictor, row in _rows(result).items():
             rows.append(
@@ -78,11 +78,11 @@ def overview(results: Mapping[str, Result]) -> Markup:
                     tag("td", predictor),
                     tag("td", _figure(result, predictor, row), " ", tag("small", UNITS[kind][0])),
                     tag("td", _gain(predictor, row)),
-                    data_result=f"r{k}",
+                    data_result=identity,
                 )
             )
-    table = _table(("Result", "Predictor", "Figure", "Gain (95%)"), rows, "All results", 2)
-    return tag("section", tag("h2", "All results"), table, class_="overview")
+    whole = table(("Result", "Predictor", "Figure", "Gain (95%)"), rows, "All results", 2)
+    return tag("section", tag("h2", "All results"), whole, class_="overview")
 
 
 def _rows(result: Result) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _gain(name: str, row: Mapping[str, Any]) -> Markup | None:
     return join(percent("relative", "+.1f"), "%", tag("small", interval))
 
 
-def _table(
+def table(
     heads: Sequence[object],
     rows: Sequence[Markup],
     caption: str,
@@ -178,7 +178,7 @@ def _summary(result: Result, heading: str, name: str | None) -> Markup:
     notes += [f"{run['corpus']}: {run['note']}."] * bool(run.get("note"))
     notes += [f"{row['diverged']}." for row in rows.values() if "diverged" in row]
     small = [tag("p", note, class_="note") for note in notes]
-    return join(*lead, *body, _table(heads, lines, "Ours and published figures"), *small)
+    return join(*lead, *body, table(heads, lines, "Ours and published figures"), *small)
 
 
 def _facts(result: Result) -> Markup:
@@ -220,28 +220,18 @@ def _headline(result: Result, rows: Mapping[str, Any], first: str, second: str) 
 
 
 def _figures() -> Markup:
-    """Return the places where the script draws."""
-    captions = {
-        "mean": "Mean so far, over the text.",
-        "bits": "Cumulative bits, and how many were saved.",
-        "position": "Gain by position in the text, with its band of 95%.",
-    }
-    return join(
-        tag(
-            "div",
-            *(
-                tag(
-                    "figure",
-                    tag("figcaption", caption),
-                    tag("div", class_="plot"),
-                    data_chart=name,
-                    class_="chart" if name != "position" else "chart whole",
-                )
-                for name, caption in captions.items()
-            ),
-            class_="charts",
-        )
+    plots = (
+        figure("mean", "Mean so far, over the text."),
+        figure("bits", "Cumulative bits, and how many were saved."),
+        figure("position", "Gain by position in the text, with its band of 95%.", True),
     )
+    return tag("div", *plots, class_="charts")
+
+
+def figure(name: str, caption: str, whole: bool = False) -> Markup:
+    """Return a place where the script draws, in half of the width or the whole."""
+    inner = tag("figcaption", caption), tag("div", class_="plot")
+    return tag("figure", *inner, data_chart=name, class_="chart whole" if whole else "chart")
 
 
 def _text(result: Result, cells: spelling.Cells | None) -> Markup:
@@ -300,7 +290,7 @@ def _occurrences(rows: Sequence[Recurring], caption: str, name: str) -> Markup |
         for row in rows
     ]
     heads = (name, "Times", "Bits in all", "First", "Later")
-    return _table(heads, lines, caption, hidden=False) if rows else None
+    return table(heads, lines, caption, hidden=False) if rows else None
 
 
 def _weights(result: Result) -> Markup | None:
@@ -335,7 +325,7 @@ def _weights(result: Result) -> Markup | None:
             )
         if lines:
             heads = ("Weight", "Shape", "Moved", "", "RMS")
-            tables.append(_table(heads, lines, f"How far {name} moved", hidden=False))
+            tables.append(table(heads, lines, f"How far {name} moved", hidden=False))
     if not tables:
         return None
     note = (
@@ -345,9 +335,8 @@ def _weights(result: Result) -> Markup | None:
     return join(tag("p", note, class_="note"), *tables)
 
 
-def _settings(result: Result) -> Markup:
+def settings_of(run: Mapping[str, Any]) -> Markup:
     """Return everything else that the file says of the run."""
-    run = result.run
     rules = [
         tag("div", tag("dt", name), tag("dd", tag("code", rule)))
         for name, rule in run["rule"].items()

@@ -284,6 +284,6 @@ function tone(gain) {
 function legendOf() {
   const swatch = (sign, kind) => STEPS.map((_, k) => make("span", sign + STEP_NAMES[k], {class: `${kind}${k + 1}`}));
   return make("div", [make("span", "lost"), ...swatch("−", "l").reverse(), make("span", "0", {class: "none"}),
-    ...swatch("+", "g"), make("span", "gained")],
+    ...swatch("+", "g"), make("span", "gained, in bits")],
     {class: "scale", role: "img", "aria-label": "Colours, in bits: from −4 or less to +4 or more, in steps at ⅛, ¼, ½, 1, 2 and 4, the same in every report"});
 }
