@@ -303,7 +303,7 @@ def luminance(colour):
 
 CONTRASTS = """
 const found = [];
-for (const each of document.querySelectorAll('main *, .bar *, footer *')) {
+for (const each of document.querySelectorAll('main *, .top *, footer *')) {
   const own = [...each.childNodes].some(n => n.nodeType === 3 && n.data.trim());
   if (!own || each.disabled || !each.checkVisibility()) continue;
   if (each.closest('noscript, script')) continue;

@@ -296,12 +296,14 @@ def _occurrences(rows: Sequence[Recurring], caption: str, name: str) -> Markup |
 def _weights(result: Result) -> Markup | None:
     tables = []
     for name, score in result.scores.items():
-        most = max((row["relative"] or 0 for row in score.moved.values()), default=0)
+        measured = [key for key in ("relative", "rms") if any(r[key] for r in score.moved.values())]
+        drawn = next(iter(measured), "rms")  # what started at zero has no relative distance
+        most = max((row[drawn] or 0 for row in score.moved.values()), default=0)
         lines = []
         for weight, row in score.moved.items():
             place = (name, "moved", weight)
             relative, rms = row["relative"], row["rms"]
-            length = 100 * (relative or 0) / most if most else 0
+            length = 100 * (row[drawn] or 0) / most if most else 0
             bar = tag(
                 "svg",
                 tag("rect", width=f"{length:.1f}%", height="100%", rx=2),
