@@ -11,7 +11,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 # a worker: two pools on two
 .PHONY: demo test bench clean
 
 demo: .venv/installed
-	$(BIN)/dyneval evaluate --limit 65536 --figure out/demo.png
+	$(BIN)/dyneval evaluate --limit 65536 --report out/report
 
 test: .venv/installed-dev
 	$(BIN)/ruff check

@@ -197,6 +197,7 @@ class Dynamic(_Streams):
             raise ValueError(f"there is no prior for the weight {missing[0]}")
         # a rule that misses its statistics says so here; θ_l takes memory when it is first needed
         self._make, self.engine = kernels.choose(model, rule, priors, engine)
+        self.priors = priors  # of each weight that adapts: θ_g, and what training left behind
         self._streams: Streams | None = None
 
     def predict(self, tokens: Tensor) -> Categorical:

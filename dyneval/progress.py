@@ -1,12 +1,17 @@
 """Progress of long work, shown in one way: a bar with the pace, the time left and a figure.
 
-It is drawn on standard error, and only where that is a terminal, so that pipes stay clean.
+It is drawn on standard error, and only where that is a terminal, so that pipes stay clean. A run
+can be logged as well: as lines of JSON, and for TensorBoard.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -19,6 +24,7 @@ from rich.progress import (
 )
 
 Update = Callable[[str, float, float, str], None]  # what, done, of how much, a figure
+Note = Callable[[str, int, Mapping[str, float]], None]  # what, at which step, its figures
 
 
 @contextmanager
@@ -46,3 +52,41 @@ def bars(unit: str, *, quiet: bool = False) -> Iterator[Update]:
 
     with progress:
         yield update
+
+
+@contextmanager
+def logs(lines: Path | None, tensorboard: Path | None) -> Iterator[Note]:
+    """Give a function that notes figures in a file of JSON lines, for TensorBoard, or both.
+
+    The file is written on at its end; each line of it is whole at once, so that others can follow.
+    """
+    with ExitStack() as stack:
+        writer = _writer(tensorboard) if tensorboard else None
+        if writer:
+            stack.callback(writer.close)
+        file = None
+        if lines:
+            lines.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(lines.open("a", encoding="utf-8", buffering=1))
+
+        def note(what: str, step: int, figures: Mapping[str, float]) -> None:
+            if file:
+                file.write(
+                    json.dumps({"time": time.time(), "what": what, "step": step, **figures}) + "\n"
+                )
+            if writer:
+                for name, value in figures.items():
+                    writer.add_scalar(f"{what}/{name}", value, step)
+
+        yield note
+
+
+def _writer(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ValueError(
+            "TensorBoard is not installed; install it with `pip install dyneval[tensorboard]`, or "
+            "log to a file with --log"
+        ) from None
+    return SummaryWriter(folder)

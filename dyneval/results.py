@@ -3,11 +3,13 @@
 Nats are summed and divided once; what they are divided by are the tokens that were scored, and
 their words, characters and bytes, only. What one predictor gains over another is a view of the
 nats as well (`significance`), and so is what one document brought. A result is a JSON file of the
-figures and settings, with an `.npz` of the arrays beside it.
+figures and settings, with an `.npz` beside it: the arrays, and the vocabulary that spells the
+tokens.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import zipfile
 import zlib
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 
 from dyneval import significance, storage
 from dyneval.significance import Comparison
+from dyneval.vocabularies import Vocabulary
 
 Array = NDArray[Any]
 ENDINGS = (".json",)
@@ -65,6 +68,7 @@ class Score:
     nats: Array  # (N,)
     seconds: float
     diverged: str = ""
+    moved: dict[str, Any] = field(default_factory=dict)  # how far each weight did (`movement`)
 
     def figures(self, scored: Scored) -> dict[str, Any]:
         """Return the totals, and the means per token, word, character and byte.
@@ -90,7 +94,8 @@ class Score:
             "bytes": size,
             "seconds": round(self.seconds, 3),
         }
-        return figures | ({"diverged": self.diverged} if self.diverged else {})
+        others = {"diverged": self.diverged, "moved": self.moved}
+        return figures | {name: value for name, value in others.items() if value}
 
 
 def _ratio(total: float, count: int) -> float | None:
@@ -131,6 +136,7 @@ class Result:
     scored: Scored
     scores: dict[str, Score] = field(default_factory=dict)
     by_document: ByDocument | None = None  # None: one text
+    vocabulary: Vocabulary | None = None  # that spells the tokens; old files have none
 
     @cached_property
     def gains(self) -> dict[str, Comparison]:
@@ -205,6 +211,9 @@ class Result:
         storage.check_writable(path, ENDINGS)
         arrays = {f"nats.{name}": score.nats for name, score in self.scores.items()}
         arrays |= {f"scored.{name}": value for name, value in vars(self.scored).items()}
+        if self.vocabulary:
+            symbols = json.dumps(self.vocabulary.to_json()).encode()
+            arrays["vocabulary"] = np.frombuffer(symbols, np.uint8)
         value = self.to_json()
         if by := self.by_document:
             arrays |= {"documents.numbers": by.numbers, "documents.labels": by.labels}
@@ -225,11 +234,19 @@ def load(path: Path | str) -> Result:
         with path.with_suffix(".npz").open("rb") as file, np.load(file) as arrays:
             scored = Scored(**{name: arrays[f"scored.{name}"] for name in Scored.__annotations__})
             scores = {
-                name: Score(arrays[f"nats.{name}"], value["seconds"], value.get("diverged", ""))
+                name: Score(
+                    arrays[f"nats.{name}"],
+                    value["seconds"],
+                    value.get("diverged", ""),
+                    value.get("moved", {}),
+                )
                 for name, value in figures.items()
             }
             if "documents.numbers" in arrays:
                 by = ByDocument(arrays["documents.numbers"], arrays["documents.labels"])
+            symbols = arrays["vocabulary"].tobytes() if "vocabulary" in arrays else b"null"
+        known = json.loads(symbols)
+        vocabulary = Vocabulary.from_json(known) if known else None
         for name, score in scores.items():
             if len(score.nats) != figures[name]["tokens"]:
                 raise ValueError(f"they differ in the tokens of {name}")
@@ -238,7 +255,7 @@ def load(path: Path | str) -> Result:
         raise ValueError(
             f"{path} and the .npz beside it are no whole result of `evaluate --save`: {reason}"
         ) from None
-    return Result(run, scored, scores, by)
+    return Result(run, scored, scores, by, vocabulary)
 
 
 def _gain(comparison: Comparison, figure: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dyneval import devices, documents, kernels, models, provenance, storage, waves
+from dyneval import devices, documents, kernels, models, movement, provenance, storage, waves
 from dyneval.corpora import Corpus
 from dyneval.evaluation import LIMIT_FACTOR
 from dyneval.gradient_stats import Statistics
@@ -116,7 +116,7 @@ class Run:
         by = None
         if self.documents:
             by = ByDocument(texts.numbers[scored], np.array(texts.labels(vocabulary)))
-        return Result(about, Scored(*columns), scores, by)
+        return Result(about, Scored(*columns), scores, by, vocabulary)
 
     def _scored(self, plan: Waves) -> NDArray[np.bool_]:
         """(N,): which tokens of the text are scored."""
@@ -209,7 +209,7 @@ class _Reading:
         if self.store and (before := self.store.load(self.name, self.predictor)):
             nats, at = before
             if at["ended"]:
-                return Score(nats, at["seconds"], at["diverged"])
+                return Score(nats, at["seconds"], at["diverged"], at.get("moved", {}))
         read, count = nats[plan.predicted], int(plan.predicted.sum())
         done, total = int(np.isfinite(read).sum()), float(np.nansum(read))
         began = reported = saved = time.perf_counter()
@@ -234,9 +234,10 @@ class _Reading:
         at |= {"seconds": time.perf_counter() - began, "ended": True}
         if self.report:
             self.report(Progress(self.name, done, count, total, at["seconds"]))
+        at["moved"] = movement.moved(self.predictor)
         if self.store:
             self.store.save(self.name, self.predictor, nats, at)
-        return Score(nats, at["seconds"], at["diverged"])
+        return Score(nats, at["seconds"], at["diverged"], at["moved"])
 
     def _diverged(self, plan: Waves, part: Part, row: int) -> str:
         # a finite segment went over the bound as a whole

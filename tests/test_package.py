@@ -65,7 +65,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     folders = {name.split("/")[0] for name in files}
     assert folders == {"dyneval", f"dyneval-{dyneval.__version__}.dist-info"}
     kinds = {Path(name).suffix for name in files if name.startswith("dyneval/")}
-    assert kinds <= {".py", ".typed", ".md", ".json", ".safetensors", ".xml"}
+    texts = {".md", ".json", ".xml", ".html", ".css", ".js"}
+    assert kinds <= {".py", ".typed", ".safetensors"} | texts
+    assert {"dyneval/page/page.html", "dyneval/page/page.css", "dyneval/page/page.js"} <= set(files)
     assert "dyneval/py.typed" in files
     assert f"dyneval-{dyneval.__version__}.dist-info/licenses/LICENSE" in files
 

@@ -1,9 +1,11 @@
 import io
+import json
 import sys
+import time
 
 import pytest
 
-from dyneval.progress import bars
+from dyneval.progress import bars, logs
 
 
 class Terminal(io.StringIO):
@@ -79,3 +81,62 @@ def test_an_error_ends_the_bar_and_is_handed_on(monkeypatch):
     with pytest.raises(ValueError, match="why"):
         fail()
     assert sys.stderr.getvalue().endswith("\x1b[?25h")  # the cursor is shown again
+
+
+# Logs
+
+
+def noted(lines=None, tensorboard=None):
+    with logs(lines, tensorboard) as note:
+        note("static", 100, {"bits_per_token": 2.5, "seconds": 1.0})
+        note("static", 200, {"bits_per_token": 2.25, "seconds": 2.0})
+        note("dynamic", 100, {"bits_per_token": 2.0})
+
+
+def test_lines_of_json(tmp_path):
+    path = tmp_path / "below" / "log.jsonl"
+    began = time.time()
+    noted(path)
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert all(began <= row.pop("time") <= time.time() for row in rows)
+    assert rows == [
+        {"what": "static", "step": 100, "bits_per_token": 2.5, "seconds": 1.0},
+        {"what": "static", "step": 200, "bits_per_token": 2.25, "seconds": 2.0},
+        {"what": "dynamic", "step": 100, "bits_per_token": 2.0},
+    ]
+    noted(path)  # of a run that goes on
+    assert len(path.read_text("utf-8").splitlines()) == 6
+
+
+def test_a_line_is_there_at_once(tmp_path):
+    path = tmp_path / "log.jsonl"
+    with logs(path, None) as note:
+        note("static", 1, {"bits_per_token": 2.5})
+        assert json.loads(path.read_text("utf-8"))["step"] == 1
+
+
+def test_tensorboard_reads_what_was_noted(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    noted(None, tmp_path / "events")
+    read = EventAccumulator(str(tmp_path / "events"))
+    read.Reload()
+    assert set(read.Tags()["scalars"]) == {
+        "static/bits_per_token",
+        "static/seconds",
+        "dynamic/bits_per_token",
+    }
+    found = [(each.step, each.value) for each in read.Scalars("static/bits_per_token")]
+    assert found == [(100, 2.5), (200, 2.25)]
+
+
+def test_without_logs_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    noted()
+    assert not list(tmp_path.iterdir())
+
+
+def test_tensorboard_that_is_missing_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ValueError, match=r"pip install dyneval\[tensorboard\]"):
+        noted(None, tmp_path)

@@ -18,6 +18,7 @@ from dyneval.cli.checkpoints import halve, import_charrnn, import_lstm
 from dyneval.cli.comparison import compare
 from dyneval.cli.evaluation import evaluate
 from dyneval.cli.generation import generate
+from dyneval.cli.reporting import report
 from dyneval.cli.statistics import gradient_stats, merge_stats
 from dyneval.cli.timescales import timescales
 from dyneval.cli.training import train
@@ -26,6 +27,7 @@ from dyneval.cli.tuning import tune
 COMMANDS: dict[str, Callable[..., None]] = {  # in the order in which --help lists them
     "evaluate": evaluate,
     "compare": compare,
+    "report": report,
     "timescales": timescales,
     "generate": generate,
     "tune": tune,

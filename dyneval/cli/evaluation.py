@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_
+import math
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +23,7 @@ from dyneval.cli.options import (
     Epsilon,
     Json,
     LearningRate,
+    Log,
     Model,
     Quiet,
     Resume,
@@ -33,6 +35,7 @@ from dyneval.cli.options import (
     Stats,
     Streams,
     Target,
+    TensorBoard,
     Threads,
     Unknown,
     check_resume,
@@ -75,6 +78,12 @@ def evaluate(
     documents_csv: Annotated[
         Path | None, Option(help="Write a row for each document (.csv).")
     ] = None,
+    report_folder: Annotated[
+        Path | None,
+        Option("--report", help="Write a page, figures and tables.", metavar="FOLDER"),
+    ] = None,
+    log: Log = None,
+    tensorboard: TensorBoard = None,
     checkpoint: Checkpoint = None,
     checkpoint_every: Annotated[float, Option(help="Seconds between checkpoints.")] = 30.0,
     resume: Resume = False,
@@ -83,8 +92,8 @@ def evaluate(
 ) -> None:
     """Score a text with a model that learns as it reads, beside the same model that does not."""
     use(threads)
-    from dyneval import models, report, results, storage
-    from dyneval.progress import bars
+    from dyneval import dossier, models, report, results, storage
+    from dyneval.progress import bars, logs
     from dyneval.run import Progress, Run
     from dyneval.settings import choose, default_length
 
@@ -96,6 +105,8 @@ def evaluate(
     ):
         if path:
             storage.check_writable(path, endings)
+    if report_folder:
+        dossier.check(report_folder)
     if documents_csv and not documents:
         raise ValueError("--documents-csv has no documents to list; cut the text with --documents")
     vocabulary = models.load_vocabulary(model)
@@ -130,11 +141,13 @@ def evaluate(
         carry,  # type: ignore[arg-type]
         streams,
     )
-    with bars("tokens", quiet=quiet) as update:
+    with bars("tokens", quiet=quiet) as update, logs(log, tensorboard) as note:
 
         def show(at: Progress) -> None:
             figure = report.running(at.nats / max(1, at.done), vocabulary.kind)
             update(at.name, at.done, at.total, figure)
+            bits = at.nats / math.log(2) / max(1, at.done)
+            note(at.name, at.done, {"bits_per_token": bits, "seconds": at.seconds})
 
         result = run.execute(show, folder=checkpoint, resume=resume, save_every=checkpoint_every)
     if save:
@@ -148,6 +161,9 @@ def evaluate(
     if figure:
         report.figure(result, figure)
         print(f"figure: {figure}", file=sys.stderr if json else sys.stdout)
+    if report_folder:
+        path = dossier.write({report_folder.name: result}, report_folder)
+        print(f"report: {path}", file=sys.stderr if json else sys.stdout)
     diverged = [score.diverged for score in result.scores.values() if score.diverged]
     if diverged:
         raise ValueError(diverged[0])

@@ -66,6 +66,10 @@ Save = Annotated[Path | None, Option(help="Write the result (.json, and .npz bes
 Checkpoint = Annotated[Path | None, Option(help="Keep what was reached in a folder.")]
 Resume = Annotated[bool, Option("--resume", help="Go on from the --checkpoint folder.")]
 Json = Annotated[bool, Option("--json", help="Print one JSON object.")]
+Log = Annotated[Path | None, Option(help="Append the progress to a file, as lines of JSON.")]
+TensorBoard = Annotated[
+    Path | None, Option("--tensorboard", help="Log the progress to a folder.", metavar="FOLDER")
+]
 CacheSize = Annotated[int | None, Option(help="Pairs that the neural cache holds.")]
 
 

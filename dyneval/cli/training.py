@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
-from dyneval.cli.options import Corpus, Device, Quiet, Threads, use
+from dyneval.cli.options import Corpus, Device, Log, Quiet, TensorBoard, Threads, use
 
 
 def train(
@@ -32,6 +33,8 @@ def train(
     seed: Annotated[int | None, Option(help="Of the initial weights and dropout.")] = None,
     resume: Annotated[bool, Option("--resume", help="Go on with the folder's training.")] = False,
     device: Device = "auto",
+    log: Log = None,
+    tensorboard: TensorBoard = None,
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
@@ -41,7 +44,7 @@ def train(
     """
     use(threads)
     from dyneval import corpora, processes, recipes, report, training
-    from dyneval.progress import bars
+    from dyneval.progress import bars, logs
 
     recipe = recipes.changed(
         recipes.find(preset),
@@ -61,12 +64,17 @@ def train(
     group = processes.join()
     task = training.start(recipe, text, folder, resume=resume, device=device, group=group)
     epochs_in_all = recipe.epochs + recipe.fine_tune_epochs
-    with bars("steps", quiet=quiet or not group.first) as update:
+    if not group.first:
+        log = tensorboard = None
+    hidden = quiet or not group.first
+    with bars("steps", quiet=hidden) as update, logs(log, tensorboard) as note:
         for at in task.run():
             figure = report.running(at.nats, text.vocabulary.kind)
             what = f"epoch {at.epoch + 1} of {epochs_in_all}"
             pace = f"{figure}, {at.tokens_per_second:,.0f} tokens/s"
             update(what, at.epoch_step, at.epoch_steps, pace)
+            figures = {"bits_per_token": at.nats / math.log(2)}
+            note("train", at.step, figures | {"tokens_per_second": at.tokens_per_second})
     if not group.first:
         return
     best = min(entry["valid_nats"] for entry in task.history)

@@ -1,0 +1,59 @@
+import numpy as np
+from written import result_of
+
+from dyneval import tables
+
+TEXT = b"the cat saw the dog " * 30
+
+
+def cells(text):
+    return [[cell.strip() for cell in line.strip("| \n").split("|")] for line in text.splitlines()]
+
+
+def test_markdown_has_the_figures_of_the_result():
+    result = result_of(TEXT)
+    figures = result.to_json()
+    head, rule, static, dynamic = cells(tables.markdown({"a": result}))
+    assert head == list(tables.HEADS)
+    assert set(rule) == {"---", "---:"}
+    assert static[2:6] == [
+        "static",
+        "600",
+        "bits/byte",
+        f"{figures['static']['bits_per_byte']:.4f}",
+    ]
+    gain = figures["dynamic"]["gain"]
+    assert dynamic[6] == f"{100 * gain['relative']:+.1f}"
+    assert dynamic[7] == f"\\[{100 * gain['low']:.1f}, {100 * gain['high']:.1f}\\]"
+
+
+def test_latex_has_a_row_for_each_row():
+    lines = tables.latex({"a": result_of(TEXT)}).splitlines()
+    rows = [line for line in lines if line.endswith("\\\\")]
+    assert len(rows) == 3
+    assert all(row.count(" & ") == len(tables.HEADS) - 1 for row in rows)
+    assert lines[1] == "\\begin{tabular}{lllrlrrr}"
+    assert {"\\toprule", "\\midrule", "\\bottomrule", "\\end{tabular}"} <= set(lines)
+
+
+def test_a_loss_is_written_as_one():
+    worse = {"static": np.ones(600), "dynamic": np.full(600, 1.5)}
+    result = result_of(TEXT, nats=worse)
+    assert "−50.0" in tables.markdown({"a": result})
+    assert "$-$50.0" in tables.latex({"a": result})
+
+
+def test_what_would_be_markup_is_text():
+    result = result_of(TEXT, model="[a]_b%c&d|e\\f\n<g>", nats={"static": np.ones(600)})
+    (row,) = [line for line in tables.latex({"a": result}).splitlines() if "static" in line]
+    model = r"{[}a]\_b\%c\&d|e\textbackslash{}f \textless{}g\textgreater{}"
+    assert row.startswith(model + " & ")
+    (row,) = [line for line in tables.markdown({"a": result}).splitlines() if "static" in line]
+    assert row.startswith(r"| \[a\]\_b%c&d\|e\\f \<g\> | ")
+
+
+def test_what_was_published_stands_below_and_once():
+    results = {name: result_of(TEXT, corpus="enwik8") for name in "ab"}
+    rows = tables.rows(results)
+    assert [row[5] for row in rows[4:]] == ["1.24", "1.08"]
+    assert all("published" in row[0] for row in rows[-2:])
