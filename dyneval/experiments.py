@@ -218,15 +218,20 @@ def _study(study: Study, work: Workspace) -> dict[str, Any]:
         "name": study.name,
         "role": study.role,
         "rows": rows,
-        "plan": asdict(study.plan) | {"tokens": read["valid"]["run"]["tokens"]},
+        "plan": tuning[next(iter(tuning))]["plan"] | {"tokens": read["valid"]["run"]["tokens"]},
         "tuning_seconds": {name: tuning[name]["seconds"] for name in tuning},
         **_without_paths(about, study, study.base.corpus),
     }
 
 
 def _without_paths(value: dict[str, Any], study: Study, corpus: str) -> dict[str, Any]:
-    """Return a result that names its model and corpus, wherever their files lay."""
-    return value | {"run": value["run"] | {"model": study.base.name, "corpus": corpus}}
+    """Return a result that names its model and its texts, wherever their files lay."""
+    run = value["run"] | {"model": study.base.name, "corpus": corpus}
+    if run.get("statistics"):
+        run["statistics"] = run["statistics"] | {"corpus": study.base.corpus}
+    if run.get("known"):
+        run["known"] = corpus
+    return value | {"run": run}
 
 
 # In seconds

@@ -1,7 +1,9 @@
 """The files of experiments/ run in miniature, and an experiment survives being killed anywhere."""
 
 import json
+import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -132,6 +134,11 @@ def test_every_base_model_of_the_paper_is_trained_by_its_recipe():
 # Killed, and started again
 
 
+class Whole(NamedTuple):
+    folder: Path
+    found: dict
+
+
 @pytest.fixture(scope="module")
 def whole(own, tmp_path_factory):
     """What is found when nothing happens."""
@@ -140,7 +147,7 @@ def whole(own, tmp_path_factory):
     work = Workspace(tmp_path_factory.mktemp("whole"), "own", "cpu", "reference")
     found = experiments.execute(experiments.load(own), "desk", work)
     torch.set_num_threads(before)
-    return found
+    return Whole(work.folder, found)
 
 
 def test_killed_in_every_stage_it_finds_the_same(own, whole, command, mistake, tmp_path):
@@ -176,7 +183,7 @@ def test_killed_in_every_stage_it_finds_the_same(own, whole, command, mistake, t
         assert not marker.exists(), stage
     assert "is being worked on: the first run (process " in second[0]
     found = json_of(command(*line, "--json"))
-    assert without_times(found) == without_times(whole)
+    assert without_times(found) == without_times(whole.found)
 
 
 # What is done, and what is refused
@@ -185,29 +192,30 @@ def test_killed_in_every_stage_it_finds_the_same(own, whole, command, mistake, t
 def test_the_table_stands_beside_the_paper_s(own, whole):
     from dyneval import experiment_report
 
-    task = experiments.load(own)
-    rows = list(experiment_report.rows(task, whole))
+    task, found = experiments.load(own), whole.found
+    rows = list(experiment_report.rows(task, found))
     assert [row[0] for row in rows] == [
         *("theirs", "static", "↳ small", "dynamic", "↳ small", "sparse", "↳ not run")
     ]
     assert rows[3] == ("dynamic", "1.900", "1.800", "10.0%")
-    dynamic = whole["studies"][0]["rows"]["dynamic"]
+    dynamic = found["studies"][0]["rows"]["dynamic"]
     assert rows[4][1:3] == (f"{dynamic['valid']:.3f}", f"{dynamic['test']:.3f}")
     assert rows[4][3].startswith(f"{dynamic['gain']['relative']:.1%} (")
-    text = experiment_report.markdown(task, whole)
+    text = experiment_report.markdown(task, found)
     assert "| dynamic | 1.900 | 1.800 | 10.0% |" in text
     assert "curve, 10 sequences" in text
     nothing = experiment_report.markdown(task, None)
     assert nothing.count("↳ not run") == 3
 
 
-def test_a_part_alone(own, command, tmp_path):
-    found = json_of(
-        command("experiment", own, "--folder", tmp_path, "--only", "text", *FLAGS, "--json")
-    )
-    assert (found["studies"], found["curves"]) == ([], {})
-    assert list(found["samples"]["text"]) == ["static", "dynamic"]
-    assert not (tmp_path / "own" / "small" / "read-test.json").exists()
+def test_a_part_alone(own, whole, command, tmp_path):
+    """What others found is told as well, if they are done."""
+    folder = Path(shutil.copytree(whole.folder, tmp_path / "copy"))
+    (folder / "own" / "text" / "written.json").unlink()
+    (folder / "own" / "curve" / "read.json").unlink()
+    line = ("experiment", own, "--folder", folder, "--only", "text", *FLAGS, "--json")
+    found = json_of(command(*line))
+    assert without_times(found) == without_times(whole.found | {"curves": {}})
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ from dyneval.cli.options import (
     Threads,
     Unknown,
     check_resume,
+    first_release,
     given,
     rows_of,
     use,
@@ -49,6 +50,14 @@ def evaluate(
     epsilon: Epsilon = None,
     segment_length: SegmentLength = None,
     average: Average = None,
+    from_first_release: Annotated[
+        str | None,
+        Option(
+            help="η, λ and ε are in the units of the authors' first release: the number of "
+            "batches of its statistics and of its tensors, as 1859,14.",
+            metavar="BATCHES,TENSORS",
+        ),
+    ] = None,
     stats: Stats = None,
     cache: Annotated[bool, Option("--cache", help="Run the neural cache too, and both.")] = False,
     cache_size: CacheSize = None,
@@ -91,6 +100,8 @@ def evaluate(
         segment_length=segment_length,
         average=average,
     )
+    if from_first_release is not None:
+        rule_flags |= first_release(from_first_release, rule_flags)
     cache_flags = given(cache_size=cache_size, cache_weight=cache_weight, cache_scale=cache_scale)
     predictors = choose(
         rows_of(model, settings),
