@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dyneval.experiments import Experiment, Published
+from dyneval.experiments import Experiment
 
 COLUMNS = ("", "valid", "test", "gain")
 OURS = "↳ "
@@ -23,15 +23,14 @@ NOT_RUN = "not run"
 
 def rows(experiment: Experiment, found: Mapping[str, Any] | None) -> Iterator[tuple[str, ...]]:
     """Yield the cells of each published row, and below it of each study that answers it."""
-    digits = 2 if "perplexity" in experiment.figure else 3
-    static = {
-        row.role: row.test for row in experiment.published if row.role and row.row == "static"
-    }
+    digits = 1 if "perplexity" in experiment.figure else 2  # of the paper's
+    tests = {row.name: row.test for row in experiment.published}
     for row in experiment.published:
         if row.fact:
             continue
-        base = static.get(row.role) if row.row != "static" else None
-        gain = f"{1 - row.test / base:.1%}" if base and row.test and _same_paper(row) else "–"
+        # "LSTM + dynamic eval" is the model of the row "LSTM"
+        base = tests.get(row.name.partition(" + ")[0]) if row.role and " + " in row.name else None
+        gain = f"{1 - row.test / base:.1%}" if base and row.test else "–"
         yield row.name, _number(row.valid, digits), _number(row.test, digits), gain
         answers = [
             (study["name"], study["rows"][row.row])
@@ -39,15 +38,10 @@ def rows(experiment: Experiment, found: Mapping[str, Any] | None) -> Iterator[tu
             if study["role"] == row.role and row.row in study["rows"]
         ]
         for name, ours in answers:
-            figures = (_number(ours[split], digits) for split in ("valid", "test"))
+            figures = (_number(ours[split], digits + 1) for split in ("valid", "test"))
             yield OURS + name, *figures, "diverged" if "diverged" in ours else _gain(ours)
         if row.role and not answers:
             yield OURS + NOT_RUN, "", "", ""
-
-
-def _same_paper(row: Published) -> bool:
-    """Tell whether a row is of the authors' own base model."""
-    return "(" not in row.name.partition(" +")[0]
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -177,24 +177,41 @@ def _summary(
         "samples": {},
     }
     for part in parts:
+        folder = work.own(part.name)
         if isinstance(part, Study):
-            found["studies"].append(_study(part, work))
+            found["studies"].append(_study(part, folder))
         elif isinstance(part, Curve):
-            found["curves"][part.name] = _without_paths(
-                storage.read_json(work.own(part.name) / "curve.json"), part.study, part.corpus
-            )
+            found["curves"][part.name] = storage.read_json(folder / "curve.json")
         else:
-            written = storage.read_json(work.own(part.name) / "samples.json")
-            found["samples"][part.name] = {
-                name: _without_paths(value, part.study, part.corpus)
-                for name, value in written.items()
-            }
-    return found
+            found["samples"][part.name] = storage.read_json(folder / "samples.json")
+    named: dict[str, Any] = _without_paths(found, _names(parts))
+    return named
 
 
-def _study(study: Study, work: Workspace) -> dict[str, Any]:
+def _names(parts: Sequence[Part]) -> dict[str, str]:
+    """Return what the models and texts of an experiment are called, by their files' last names."""
+    here = Workspace(Path("/"), "")
+    bases = [part.base if isinstance(part, Study) else part.study.base for part in parts]
+    corpora = [base.corpus for base in bases]
+    corpora += [part.corpus for part in parts if not isinstance(part, Study)]
+    models = {str(here.model(base)): base.name for base in bases}
+    return models | {here.text(corpus): corpus for corpus in corpora}
+
+
+def _without_paths(value: Any, names: dict[str, str]) -> Any:
+    """Return a result that names its models and texts, wherever their files lay."""
+    if isinstance(value, dict):
+        return {key: _without_paths(each, names) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_paths(each, names) for each in value]
+    if isinstance(value, str):
+        found = (name for end, name in names.items() if end[0] == "/" and value.endswith(end))
+        return next(found, value)
+    return value
+
+
+def _study(study: Study, folder: Path) -> dict[str, Any]:
     """Return what a study found: figures of both splits, gains, settings, and how they came."""
-    folder = work.own(study.name)
     read = {split: storage.read_json(folder / f"{split}.json") for split in ("valid", "test")}
     tuning = storage.read_json(folder / FILE)["tuning"]
     run = read["test"].pop("run")
@@ -213,25 +230,14 @@ def _study(study: Study, work: Workspace) -> dict[str, Any]:
             "settings": run["predictors"][name],
             **{key: figures[key] for key in ("gain", "diverged", "seconds") if key in figures},
         }
-    about = {"run": {key: run[key] for key in run if key not in ("predictors", "rule")}}
     return {
         "name": study.name,
         "role": study.role,
         "rows": rows,
         "plan": tuning[next(iter(tuning))]["plan"] | {"tokens": read["valid"]["run"]["tokens"]},
         "tuning_seconds": {name: tuning[name]["seconds"] for name in tuning},
-        **_without_paths(about, study, study.base.corpus),
+        "run": {key: value for key, value in run.items() if key not in ("predictors", "rule")},
     }
-
-
-def _without_paths(value: dict[str, Any], study: Study, corpus: str) -> dict[str, Any]:
-    """Return a result that names its model and its texts, wherever their files lay."""
-    run = value["run"] | {"model": study.base.name, "corpus": corpus}
-    if run.get("statistics"):
-        run["statistics"] = run["statistics"] | {"corpus": study.base.corpus}
-    if run.get("known"):
-        run["known"] = corpus
-    return value | {"run": run}
 
 
 # In seconds

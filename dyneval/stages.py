@@ -26,7 +26,7 @@ from dyneval import (
 from dyneval.generation import Sampling, Writing
 from dyneval.recipes import Recipe
 from dyneval.run import Run
-from dyneval.settings import Settings, default_length, read
+from dyneval.settings import Settings, default_length, find_statistics, read
 from dyneval.timescales import Sequences
 from dyneval.tuning import Plan
 from dyneval.vocabularies import Kind
@@ -104,6 +104,10 @@ class Statistics:
             return gradient_stats.FILE
         parts = (self.batch_size, self.batches or "all", self.segment_length or "default")
         return "gradient-stats-" + "-".join(map(str, parts)) + ".safetensors"
+
+    def given(self, model: Path) -> Path | None:
+        """Return the file to read in a model's folder; None: the one that is read by default."""
+        return None if self == Statistics() else model / self.file
 
 
 @dataclass(frozen=True)
@@ -220,17 +224,19 @@ class Tune:
         """Tune from the first trial that no journal holds."""
         study, path = self.study, work.own(self.study.name) / "settings.json"
         checkpoint = _load(work, study.base)
-        wanted = any(row.needs_statistics for row in study.settings.values())
-        file = work.model(study.base) / study.statistics.file
+        rows, model = study.settings, work.model(study.base)
+        stats = find_statistics(
+            rows.values(), checkpoint.model, model, study.statistics.given(model)
+        )
 
         def report(name: str, at: tuning.Progress) -> None:
             what = f"{name} ({study.name}), trial {at.trial + 1} of {at.trials}"
             work.report(what, at.done, at.total, f"{at.nats:.3f} nats")
 
         tuning.tune_rows(
-            study.settings,
+            rows,
             checkpoint,
-            gradient_stats.load(file) if wanted else None,
+            stats,
             corpora.load(work.text(study.base.corpus), checkpoint.vocabulary),
             "valid",
             study.plan,
@@ -268,7 +274,7 @@ class Evaluate:
             work.text(study.base.corpus),
             {"static": Settings(length)} | rows,
             self.split,
-            work.model(study.base) / study.statistics.file,
+            study.statistics.given(work.model(study.base)),
             limit=study.test if test else study.validation,
             engine=work.engine,
             device=work.device,
@@ -316,7 +322,7 @@ class Curve:
             self.split,
             self.length,
             self.count,
-            work.model(base) / self.study.statistics.file,
+            self.study.statistics.given(work.model(base)),
             engine=work.engine,
             device=work.device,
         )
@@ -367,7 +373,7 @@ class Sample:
                 sampling=Sampling(),
                 seeds=self.seeds,
                 known=work.text(self.corpus),
-                stats=work.model(base) / self.study.statistics.file,
+                stats=self.study.statistics.given(work.model(base)),
                 engine=work.engine,
                 device=work.device,
             )

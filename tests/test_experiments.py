@@ -1,5 +1,6 @@
 """The files of experiments/ run in miniature, and an experiment survives being killed anywhere."""
 
+import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -12,7 +13,9 @@ from processes import json_of, killed, process
 from dyneval import experiments, models, storage
 from dyneval.stages import Base, Train, Workspace
 
-FILES = sorted((Path(__file__).parent.parent / "experiments").glob("*.py"))
+ROOT = Path(__file__).parent.parent
+WRITER = ROOT / "experiments" / "write_docs.py"
+FILES = sorted({*(ROOT / "experiments").glob("*.py")} - {WRITER})
 TABLES = {"ptb": 24, "wikitext2": 14, "hutter": 12, "text8": 8}  # published rows
 FLAGS = ("--engine", "reference", "--device", "cpu", "--threads", 1)
 OWN = """
@@ -25,9 +28,9 @@ from dyneval.tuning import Plan
 figure = "bits per character"
 published = (
     Published("theirs", 1.5),
-    Published("static", 2.0, 2.1, role="lstm", row="static"),
-    Published("dynamic", 1.8, 1.9, role="lstm", row="dynamic"),
-    Published("sparse", 1.9, role="lstm", row="sparse"),
+    Published("LSTM", 2.0, 2.1, role="lstm", row="static"),
+    Published("LSTM + dynamic eval", 1.8, 1.9, role="lstm", row="dynamic"),
+    Published("LSTM + sparse", 1.9, role="lstm", row="sparse"),
 )
 RECIPE = Recipe(
     *("lstm", {"embedding_size": 8, "units": 16}, "sgd"),
@@ -195,14 +198,15 @@ def test_the_table_stands_beside_the_paper_s(own, whole):
     task, found = experiments.load(own), whole.found
     rows = list(experiment_report.rows(task, found))
     assert [row[0] for row in rows] == [
-        *("theirs", "static", "↳ small", "dynamic", "↳ small", "sparse", "↳ not run")
+        *("theirs", "LSTM", "↳ small", "LSTM + dynamic eval", "↳ small"),
+        *("LSTM + sparse", "↳ not run"),
     ]
-    assert rows[3] == ("dynamic", "1.900", "1.800", "10.0%")
+    assert rows[3] == ("LSTM + dynamic eval", "1.90", "1.80", "10.0%")
     dynamic = found["studies"][0]["rows"]["dynamic"]
     assert rows[4][1:3] == (f"{dynamic['valid']:.3f}", f"{dynamic['test']:.3f}")
     assert rows[4][3].startswith(f"{dynamic['gain']['relative']:.1%} (")
     text = experiment_report.markdown(task, found)
-    assert "| dynamic | 1.900 | 1.800 | 10.0% |" in text
+    assert "| LSTM + dynamic eval | 1.90 | 1.80 | 10.0% |" in text
     assert "curve, 10 sequences" in text
     nothing = experiment_report.markdown(task, None)
     assert nothing.count("↳ not run") == 3
@@ -269,3 +273,17 @@ def test_files_that_are_no_experiments(mistake, tmp_path):
     (tmp_path / "a.py").write_text("figure = 1")
     assert "a.py is no experiment: module" in mistake("experiment", tmp_path / "a.py")
     assert "b.py is no experiment; give one of" in mistake("experiment", tmp_path / "b.py")
+
+
+# The document
+
+
+def test_the_document_shows_what_was_committed():
+    """Its tables are those that the results give, so nothing in them was written by hand."""
+    spec = importlib.util.spec_from_file_location("write_docs", WRITER)
+    writer = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(writer)
+    text = writer.DOCUMENT.read_text("utf-8")
+    assert writer.filled(text, ROOT / "docs" / "results") == text
+    with pytest.raises(ValueError, match="the document has no place for ablations"):
+        writer.filled("", ROOT / "docs" / "results")

@@ -48,8 +48,6 @@ def evaluate(
     learning_rate: LearningRate = None,
     decay_rate: DecayRate = None,
     epsilon: Epsilon = None,
-    segment_length: SegmentLength = None,
-    average: Average = None,
     from_first_release: Annotated[
         str | None,
         Option(
@@ -58,6 +56,8 @@ def evaluate(
             metavar="BATCHES,TENSORS",
         ),
     ] = None,
+    segment_length: SegmentLength = None,
+    average: Average = None,
     stats: Stats = None,
     cache: Annotated[bool, Option("--cache", help="Run the neural cache too, and both.")] = False,
     cache_size: CacheSize = None,
