@@ -28,7 +28,6 @@ from dyneval.stages import (
     Evaluate,
     Sample,
     Stage,
-    Statistics,
     Study,
     Train,
     Tune,
@@ -263,7 +262,7 @@ _SHORT: dict[type, dict[str, Any]] = {
 
 def _small_study(study: Study) -> Study:
     wanted = study.statistics
-    few = Statistics(min(wanted.batch_size, 4), min(wanted.batches or 4, 4), wanted.segment_length)
+    few = replace(wanted, batch_size=min(wanted.batch_size, 4), batches=min(wanted.batches or 4, 4))
     plan = replace(study.plan, trials=min(study.plan.trials, 2), prefix=40, confirm=1)
     base = _small_base(study.base)
     return replace(study, base=base, plan=plan, statistics=few, validation=60, test=90)

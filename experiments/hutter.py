@@ -36,6 +36,7 @@ ROWS = {
 # of the paper's sparse row, which is not run: it waits for a target of that name
 SPARSE = ROWS["rms+rms-decay"] | {"target": "hidden-matrix:256"}
 PLAN = Plan(trials=12, prefix=20_000, confirm=1)
+WIKIPEDIA = Base("bundled", "enwiki-2014-xml", source="bundled")
 PIECE = recipes.DESK["mlstm-desk"]
 
 paper = (
@@ -47,7 +48,7 @@ desk = (
     Study(
         "mlstm-wikipedia-2014",
         "mlstm",
-        Base("bundled", "enwiki-2014-xml", source="bundled"),
+        WIKIPEDIA,
         ROWS,
         PLAN,
         Statistics(batches=1000),
