@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -28,6 +28,11 @@ from dyneval.waves import Carry, Waves, check
 
 VARIED = ("learning_rate", "decay_rate")
 MAY_VARY = (*VARIED, "epsilon", "segment_length")
+GRID = tuple(  # η and λ, the authors', of their rule
+    (rate, decay)
+    for rate in (3e-5, 4e-5, 5e-5, 6e-5, 7e-5, 1e-4)
+    for decay in (1e-3, 2e-3, 3e-3, 5e-3)
+)
 CHECKS = 8  # how often a trial is compared with the others on its way
 
 
@@ -35,13 +40,20 @@ CHECKS = 8  # how often a trial is compared with the others on its way
 class Plan:
     """How much to try; equal for every row of a comparison."""
 
-    trials: int = 12
+    trials: int = 12  # but a grid's are all of its pairs
     prefix: int = 20_000  # tokens that a trial reads
     confirm: int = 2  # trials that read the whole split
     vary: tuple[str, ...] = VARIED
     seed: int = 1
+    sampler: Literal["tpe", "grid"] = "tpe"  # grid: η and λ of `GRID`, each pair once
 
     def __post_init__(self) -> None:
+        if self.sampler not in ("tpe", "grid"):
+            raise ValueError(f"there is no sampler {self.sampler!r}; give tpe or grid")
+        if self.sampler == "grid":
+            if self.vary != VARIED:
+                raise ValueError("the authors' grid is of η and λ; vary these two, or sample tpe")
+            object.__setattr__(self, "trials", len(GRID))
         if self.trials < 1 or self.confirm < 1 or self.prefix < 2:
             raise ValueError("a tuning needs at least 1 trial, 1 to confirm and 2 tokens to read")
         for name in self.vary:
@@ -248,10 +260,14 @@ def _ask(study: Any, settings: Settings, plan: Plan, count: int) -> tuple[Any, S
     study.sampler = TPESampler(
         n_startup_trials=max(4, plan.trials // 3), seed=plan.seed + count, constant_liar=False
     )
-    if count == 0 and not _trials(study, "WAITING"):
+    if count == 0 and plan.sampler == "tpe" and not _trials(study, "WAITING"):
         study.enqueue_trial(start(settings, plan.vary))
     trial = study.ask()
-    candidate = suggest(trial, settings, plan.vary)
+    if plan.sampler == "grid":
+        learning_rate, decay_rate = GRID[count]
+        candidate = replace(settings, learning_rate=learning_rate, decay_rate=decay_rate)
+    else:
+        candidate = suggest(trial, settings, plan.vary)
     trial.set_user_attr("settings", candidate.to_json())
     return trial, candidate
 
@@ -337,7 +353,11 @@ def tune_rows(
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
     }
-    for row in rows.values():  # mistakes show before the first trial
+    for name, row in rows.items():  # mistakes show before the first trial
+        if plan.sampler == "grid" and ("rms" not in (row.rule or "") or row.cache_size):
+            raise ValueError(
+                f"the authors' grid is of a rule with RMS, and {name} is none of these"
+            )
         if not (row.rule and row.cache_size):  # whose rule is not known yet
             row.predictor(checkpoint.model, stats.get(row.target), engine)
     tuned: dict[str, Tuned] = {}

@@ -351,3 +351,16 @@ def test_statistics_are_stored_in_half_the_size(command, copied, texts, shifted,
         torch.testing.assert_close(gradient_stats.load(half).rms[name], rms, rtol=2**-8, atol=1e-30)
     found = json_of(command("evaluate", model, shifted, "--limit", 50, "--stats", half, "--json"))
     assert found["dynamic"]["tokens"] == 49
+
+
+def test_settings_in_the_units_of_the_first_release(command, checkpoints, shifted):
+    """The published ones of the AWD-LSTM on Penn Treebank, and what they are here."""
+    line = ("evaluate", checkpoints["bytes"], shifted, "--limit", 60, "--json")
+    old = ("--learning-rate", 0.002, "--decay-rate", 0.02, "--epsilon", 0.001)
+    found = json_of(command(*line, *old, "--from-first-release", "1859,14"))
+    row = found["run"]["predictors"]["dynamic"]
+    root = 1859**0.5
+    assert row["rule"] == "rms+rms-decay"
+    assert row["learning_rate"] == pytest.approx(0.002 / root, rel=1e-12)
+    assert row["epsilon"] == pytest.approx(0.001 / root, rel=1e-12)
+    assert row["decay_rate"] == pytest.approx(0.02 / 14, rel=1e-12)

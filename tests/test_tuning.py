@@ -248,12 +248,29 @@ def test_the_first_trial_is_where_tuning_begins(row, vary):
         ({"confirm": 0}, "1 to confirm"),
         ({"prefix": 1}, "2 tokens"),
         ({"vary": ("momentum",)}, "momentum cannot be tuned"),
+        ({"sampler": "random"}, "no sampler 'random'; give tpe or grid"),
+        ({"sampler": "grid", "vary": ("epsilon",)}, "grid is of η and λ"),
     ],
     ids=lambda value: "" if isinstance(value, str) else str(value),
 )
 def test_plans_that_make_no_sense(changes, says):
     with pytest.raises(ValueError, match=says):
         Plan(**changes)
+
+
+def test_the_authors_grid(checkpoint, checkpoints, stream, tmp_path):
+    """Each pair of η and λ once, in order; nothing else changes, and nothing is tried twice."""
+    stats = gradient_stats.load(checkpoints["words"] / gradient_stats.FILE)
+    row = Settings(5, "rms+rms-decay", epsilon=3e-5)
+    plan = Plan(prefix=40, confirm=1, sampler="grid")
+    best, record = tuned(checkpoint, stream[:, :61], tmp_path / "journal", row, plan, stats)
+    assert [trial["settings"] for trial in record["trials"]] == [
+        replace(row, learning_rate=rate, decay_rate=decay).to_json()
+        for rate in (3e-5, 4e-5, 5e-5, 6e-5, 7e-5, 1e-4)
+        for decay in (1e-3, 2e-3, 3e-3, 5e-3)
+    ]
+    assert best.to_json() in [trial["settings"] for trial in record["trials"]]
+    assert record["plan"]["trials"] == 24
 
 
 # Going on
@@ -413,9 +430,9 @@ def test_rows_that_cannot_be_tuned_are_refused_before_the_first_is(checkpoint, s
     corpus = corpora.load(shifted, checkpoint.vocabulary)
     path = tmp_path / "settings.json"
 
-    def refused(says, rows, to=path, **changes):
+    def refused(says, rows, to=path, plan=QUICK, **changes):
         with pytest.raises(ValueError, match=re.escape(says)):
-            tuning.tune_rows(rows, checkpoint, None, corpus, "valid", QUICK, to, **changes)
+            tuning.tune_rows(rows, checkpoint, None, corpus, "valid", plan, to, **changes)
         assert not list(tmp_path.iterdir())
 
     refused("no gradient statistics", table_1(5))
@@ -423,3 +440,6 @@ def test_rows_that_cannot_be_tuned_are_refused_before_the_first_is(checkpoint, s
     refused("another ending", only_sgd, tmp_path / "settings.journal")
     refused("limit of 0 tokens", only_sgd, limit=0)
     refused("too short to tune on", only_sgd, limit=1)
+    for name in ("sgd", "cache", "dynamic+cache"):
+        row = {name: table_1(5)[name]}
+        refused(f"rule with RMS, and {name} is none", row, plan=Plan(sampler="grid"))

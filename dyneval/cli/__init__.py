@@ -17,6 +17,7 @@ import typer
 from dyneval.cli.checkpoints import halve, import_charrnn, import_lstm
 from dyneval.cli.comparison import compare
 from dyneval.cli.evaluation import evaluate
+from dyneval.cli.experiments import experiment
 from dyneval.cli.generation import generate
 from dyneval.cli.reporting import report
 from dyneval.cli.statistics import gradient_stats, merge_stats
@@ -34,6 +35,7 @@ COMMANDS: dict[str, Callable[..., None]] = {  # in the order in which --help lis
     "gradient-stats": gradient_stats,
     "merge-stats": merge_stats,
     "train": train,
+    "experiment": experiment,
     "halve": halve,
     "import-charrnn": import_charrnn,
     "import-lstm": import_lstm,

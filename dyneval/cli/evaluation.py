@@ -39,6 +39,7 @@ from dyneval.cli.options import (
     Threads,
     Unknown,
     check_resume,
+    first_release,
     given,
     rows_of,
     use,
@@ -57,6 +58,14 @@ def evaluate(
     learning_rate: LearningRate = None,
     decay_rate: DecayRate = None,
     epsilon: Epsilon = None,
+    from_first_release: Annotated[
+        str | None,
+        Option(
+            help="η, λ and ε are in the units of the authors' first release: the number of "
+            "batches of its statistics and of its tensors, as 1859,14.",
+            metavar="BATCHES,TENSORS",
+        ),
+    ] = None,
     segment_length: SegmentLength = None,
     average: Average = None,
     target: Target = None,
@@ -119,6 +128,8 @@ def evaluate(
         average=average,
         target=target,
     )
+    if from_first_release is not None:
+        rule_flags |= first_release(from_first_release, rule_flags)
     cache_flags = given(cache_size=cache_size, cache_weight=cache_weight, cache_scale=cache_scale)
     predictors = choose(
         rows_of(model, settings),

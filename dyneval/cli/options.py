@@ -94,6 +94,30 @@ def check_resume(resume: bool, checkpoint: Path | None) -> None:
         raise ValueError("--resume goes on from a folder; name it with --checkpoint")
 
 
+def first_release(units: str, flags: dict[str, Any]) -> dict[str, Any]:
+    """Return the flags of a rule that were given in the units of the authors' first release."""
+    from dyneval import rules
+
+    needed = ("learning_rate", "decay_rate", "epsilon")
+    try:
+        batches, tensors = map(int, units.split(","))
+    except ValueError:
+        batches = tensors = 0
+    if batches < 1 or tensors < 1 or not flags.keys() >= set(needed) or "rule" in flags:
+        raise ValueError(
+            "--from-first-release takes the number of batches and of tensors, as 1859,14, and "
+            "converts --learning-rate, --decay-rate and --epsilon of the final rule; give all three"
+        )
+    values = [flags[name] for name in needed]
+    first, second = rules.from_first_release(*values, batches=batches, tensors=tensors).to_json()
+    return {
+        "rule": "rms+rms-decay",
+        "learning_rate": first["learning_rate"],
+        "epsilon": first["epsilon"],
+        "decay_rate": second["rate"],
+    }
+
+
 def rows_of(model: str, files: list[Path] | None) -> dict[str, Settings]:
     """Return the rows of the settings files given, or of the one in the model's folder."""
     from dyneval import models, settings

@@ -55,6 +55,9 @@ def tune(
     confirm: Annotated[int, Option(help="Best trials to read the whole split with.")] = 2,
     limit: Annotated[int | None, Option(help="The whole split is so many tokens.")] = None,
     seed: Annotated[int, Option(help="Of the trials.")] = 1,
+    sampler: Annotated[
+        str, Option(help="tpe, or grid: the authors' 6 × 4 pairs of η and λ.")
+    ] = "tpe",
     stats: Stats = None,
     out: Annotated[
         Path | None, Option(help="The settings file to write (default: the model folder's)")
@@ -96,7 +99,8 @@ def tune(
     names = list(settings.table_1(length)) if table else row or [name]
     if unknown_rows := set(names) - set(rows):
         raise ValueError(f"there is no row {unknown_rows.pop()!r}; give some of {', '.join(rows)}")
-    plan = tuning.Plan(trials, prefix, confirm, tuple(vary.replace("-", "_").split(",")), seed)
+    names_varied = tuple(vary.replace("-", "_").split(","))
+    plan = tuning.Plan(trials, prefix, confirm, names_varied, seed, sampler)  # type: ignore[arg-type]
     path = out or folder / settings.FILE
     with bars("tokens", quiet=quiet) as update:
 
