@@ -28,7 +28,7 @@ CSV_ENDINGS = (".csv",)
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path beside `path` that takes its name when the block ends well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make(path.parent)
     # the suffix stays, since writers such as matplotlib and numpy read the format from it
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".partial-", suffix=path.suffix)
     os.close(handle)
@@ -49,9 +49,24 @@ def check_writable(path: Path, endings: tuple[str, ...] = ()) -> None:
         raise ValueError(f"{path} has another ending than is written; give {' or '.join(endings)}")
     if path.is_dir():
         raise ValueError(f"{path} is a folder; give a file")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".partial-"):
-        pass
+    _make(path.parent)
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".partial-"):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"{path} cannot be written: {error.strerror}; give a file in another folder"
+        ) from None
+
+
+def _make(folder: Path) -> None:
+    """Make a folder, unless it is there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"the folder {folder} cannot be made: {error.strerror}; give another"
+        ) from None
 
 
 def _umask() -> int:

@@ -5,6 +5,7 @@ import signal
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -142,3 +143,15 @@ def test_files_that_are_not_there(tmp_path, read):
     (tmp_path / "file").write_text(json.dumps(1))
     refused(read, tmp_path / "file" / "below")
     refused(read, tmp_path)
+
+
+def test_places_that_cannot_be_written_are_named(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    for write in (storage.check_writable, lambda path: storage.write_json(path, 1)):
+        for path in (file / "a.json", file / "below" / "a.json"):
+            with pytest.raises(ValueError, match=re.escape(f"folder {path.parent} cannot be made")):
+                write(path)
+    path = Path("/proc/self/a.json")  # closed to everyone
+    if path.parent.exists():
+        assert f"{path} cannot be written: " in refused(storage.check_writable, path)
