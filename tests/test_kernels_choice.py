@@ -160,6 +160,17 @@ def test_without_numba_or_its_cache_the_reference_runs_with_one_warning(before, 
     assert warned == "1 RuntimeWarning"
 
 
+def test_what_processes_compile_can_be_linked_together():
+    """Numbers in the names of functions begin anew in each process; two of one name are one."""
+    ask = "from dyneval.kernels.network import collect; print(collect.py_func.__qualname__)"
+    names = {
+        subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True).stdout
+        for _ in range(2)
+    }
+    assert len(names) == 2
+    assert all(name.startswith("collect_") for name in names)
+
+
 def test_a_damaged_cache_is_done_without(tmp_path, monkeypatch):
     import ctypes
 

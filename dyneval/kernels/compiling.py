@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import pickle
+import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ Argument = Any  # int, PLACE, or what makes a record type of a precision
 
 PLACE = "place"  # the address of numbers
 _OPTIONS = {"error_model": "numpy"}  # divisions are not checked for zero
+_PROCESS = secrets.token_hex(8)
 _PATIENCE = 2.0  # seconds; what is in the cache is loaded in less
 
 
@@ -38,8 +40,16 @@ def intrinsic(function: Callable[..., Any]) -> Any:
 
 
 def jit(function: Function) -> Function:
-    """Let kernels call a function; it is compiled as a part of each."""
-    compiled: Function = numba.njit(function, **_OPTIONS)
+    """Let kernels call a function; it is compiled as a part of each.
+
+    Its copy in a kernel has a name that holds numbers which every process counts anew. Two kernels
+    from the cache, compiled in two processes, could so have one name for two functions, of which
+    only one would be linked: a mark of the process keeps them apart.
+    """
+    marked = FunctionType(function.__code__, function.__globals__, function.__name__)
+    marked.__qualname__ = f"{function.__qualname__}_{_PROCESS}"
+    marked.__module__, marked.__doc__ = function.__module__, function.__doc__
+    compiled: Function = numba.njit(marked, **_OPTIONS)
     return compiled
 
 
