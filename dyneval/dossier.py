@@ -56,9 +56,8 @@ def write(found: Mapping[str, Shown], folder: Path) -> Path:
     check(folder)
     page.write(found, folder / PAGE)
     whole = {name: result for name, result in found.items() if isinstance(result, Result)}
-    for name, text in (("table.md", tables.markdown(whole)), ("table.tex", tables.latex(whole))):
-        if not whole:
-            break
+    files = {"table.md": tables.markdown(whole), "table.tex": tables.latex(whole)}
+    for name, text in files.items() if whole else ():
         with storage.replacing(folder / name) as temporary:
             temporary.write_text(text, "utf-8", newline="\n")
     for name, result in found.items():
