@@ -66,7 +66,8 @@ def train(
             done = at.step - at.epoch * task.epoch_steps
             pace = f"{figure}, {at.tokens_per_second:,.0f} tokens/s"
             update(what, done, task.epoch_steps, pace)
-            bits, speed = at.nats / math.log(2), at.tokens_per_second
-            note("train", at.step, {"bits_per_token": bits, "tokens_per_second": speed})
+            bits = at.nats / math.log(2)
+            pace_ = at.tokens_per_second
+            note("train", at.step, {"bits_per_token": bits, "tokens_per_second": pace_})
     best = min(entry["valid_nats"] for entry in task.history)
     print(f"validation {report.running(best, text.vocabulary.kind)}: {folder}")
