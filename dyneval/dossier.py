@@ -17,7 +17,7 @@ def load(paths: Iterable[Path | str]) -> dict[str, Shown]:
 
     A file is one of `evaluate --save` or of `timescales --save`.
     """
-    files: list[Path] = []
+    files: list[tuple[str, Path]] = []
     for path in map(Path, paths):
         if path.is_dir():
             inside = sorted(
@@ -25,15 +25,16 @@ def load(paths: Iterable[Path | str]) -> dict[str, Shown]:
             )
             if not inside:
                 raise ValueError(f"{path} holds no result; give what `evaluate --save` wrote")
-            files += inside
+            files += [(_name(file.relative_to(path)), file) for file in inside]
         else:
-            files.append(path)
-    stems = [file.stem for file in files]
-    names = [
-        file.stem if stems.count(file.stem) == 1 else file.with_suffix("").as_posix()
-        for file in files
-    ]
-    return {name: _load(file) for name, file in zip(names, files, strict=True)}
+            files.append((path.stem, path))
+    names = [name for name, _ in files]
+    alone = {name for name in names if names.count(name) == 1}
+    return {name if name in alone else _name(file): _load(file) for name, file in files}
+
+
+def _name(path: Path) -> str:
+    return path.with_suffix("").as_posix()
 
 
 def _load(file: Path) -> Shown:
@@ -55,9 +56,8 @@ def write(found: Mapping[str, Shown], folder: Path) -> Path:
     check(folder)
     page.write(found, folder / PAGE)
     whole = {name: result for name, result in found.items() if isinstance(result, Result)}
-    for name, text in (("table.md", tables.markdown(whole)), ("table.tex", tables.latex(whole))):
-        if not whole:
-            break
+    files = {"table.md": tables.markdown(whole), "table.tex": tables.latex(whole)}
+    for name, text in files.items() if whole else ():
         with storage.replacing(folder / name) as temporary:
             temporary.write_text(text, "utf-8", newline="\n")
     for name, result in found.items():

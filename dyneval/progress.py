@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +72,9 @@ def logs(lines: Path | None, tensorboard: Path | None) -> Iterator[Note]:
 
         def note(what: str, step: int, figures: Mapping[str, float]) -> None:
             if file:
-                file.write(
-                    json.dumps({"time": time.time(), "what": what, "step": step, **figures}) + "\n"
-                )
+                row = {"time": time.time(), "what": what, "step": step}
+                row |= {name: value if isfinite(value) else None for name, value in figures.items()}
+                file.write(json.dumps(row) + "\n")
             if writer:
                 for name, value in figures.items():
                     writer.add_scalar(f"{what}/{name}", value, step)

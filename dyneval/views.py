@@ -50,16 +50,19 @@ def gains(result: Result, first: str, second: str) -> Array:
 def cumulative(result: Result, points: int = 500) -> dict[str, dict[str, list[float]]]:
     """Return each predictor's bits so far, in all and per unit of its vocabulary, at some tokens.
 
-    The unit is a character or a byte; for words it is the token.
+    The unit is a character or a byte; for words it is the token. The tokens are the same for all,
+    as far as each one came.
     """
     kind = result.run["vocabulary"]["kind"]
     sizes = np.ones(len(result.scored.tokens))
     if kind != "words":
         sizes = getattr(result.scored, kind).astype(float)
+    most = max((len(score.nats) for score in result.scores.values()), default=0)
+    places = np.unique(np.linspace(0, most - 1, min(points, most)).astype(int))
     found = {}
     for name, score in result.scores.items():
         count = len(score.nats)
-        chosen = np.unique(np.linspace(0, count - 1, min(points, count)).astype(int))
+        chosen = places[places < count]
         bits = np.cumsum(score.nats)[chosen] / math.log(2)
         units = np.maximum(1, np.cumsum(sizes[:count])[chosen])
         found[name] = {

@@ -91,6 +91,7 @@ def noted(lines=None, tensorboard=None):
         note("static", 100, {"bits_per_token": 2.5, "seconds": 1.0})
         note("static", 200, {"bits_per_token": 2.25, "seconds": 2.0})
         note("dynamic", 100, {"bits_per_token": 2.0})
+        note("lost", 100, {"bits_per_token": float("nan")})
 
 
 def test_lines_of_json(tmp_path):
@@ -103,9 +104,10 @@ def test_lines_of_json(tmp_path):
         {"what": "static", "step": 100, "bits_per_token": 2.5, "seconds": 1.0},
         {"what": "static", "step": 200, "bits_per_token": 2.25, "seconds": 2.0},
         {"what": "dynamic", "step": 100, "bits_per_token": 2.0},
+        {"what": "lost", "step": 100, "bits_per_token": None},
     ]
     noted(path)  # of a run that goes on
-    assert len(path.read_text("utf-8").splitlines()) == 6
+    assert len(path.read_text("utf-8").splitlines()) == 8
 
 
 def test_a_line_is_there_at_once(tmp_path):
@@ -125,6 +127,7 @@ def test_tensorboard_reads_what_was_noted(tmp_path):
         "static/bits_per_token",
         "static/seconds",
         "dynamic/bits_per_token",
+        "lost/bits_per_token",
     }
     found = [(each.step, each.value) for each in read.Scalars("static/bits_per_token")]
     assert found == [(100, 2.5), (200, 2.25)]

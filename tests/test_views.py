@@ -44,6 +44,15 @@ def test_sums_so_far_of_nothing():
     assert found["dynamic"] == {"tokens": [], "bits": [], "mean": []}
 
 
+def test_sums_of_one_that_stopped_are_at_the_tokens_of_the_others():
+    result = result_of(TEXT.encode(), nats={"static": np.ones(len(TEXT)), "dynamic": np.ones(30)})
+    found = views.cumulative(result, points=7)
+    stopped = found["dynamic"]["tokens"]
+    assert 1 < len(stopped) < 7
+    assert stopped == found["static"]["tokens"][: len(stopped)]
+    assert stopped[-1] <= 30
+
+
 def test_stretches_of_a_text_have_the_interval_of_a_comparison():
     result = result_of((TEXT * 5).encode())
     rows = views.by_position(result, "static", "dynamic")

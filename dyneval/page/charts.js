@@ -116,8 +116,8 @@ function numbersOf(spec) {  // for those who would rather read a table
 function render(slider, spec, width, places) {
   const height = Math.round(Math.max(190, Math.min(280, width * 0.5)));
   const box = {left: 46, right: width - 12, top: 10, bottom: height - 40};
-  const all = spec.series.flatMap(({ys, low, high}) => [...ys.slice(ys.length > 50 ? Math.floor(ys.length / 50) : 0),
-    ...(low ?? []), ...(high ?? [])]).filter(Number.isFinite);
+  const all = spec.series.flatMap(({ys, low, high}) => [...ys, ...(low ?? []), ...(high ?? [])])
+    .filter(Number.isFinite);
   if (spec.zero) all.push(0);
   let bottom = Math.min(...all), top = Math.max(...all);
   if (!all.length) [bottom, top] = [0, 1];

@@ -20,13 +20,14 @@ def article(name: str, value: Mapping[str, Any], identity: str, several: bool) -
     run = value["run"]
     outer, inner = ("h2", "h3") if several else ("h1", "h2")
     sequences = f"{run['sequences']:,} sequences of {run['length']:,} tokens, split {run['split']}"
+    unit = UNITS[run["vocabulary"]["kind"]][0]
     plots = (
-        figure("loss", "Loss by position, with its band of 95%.", True),
-        figure("gain", "Gain by position, with its band of 95%.", True),
+        figure("loss", f"Loss by position, {unit}, with its band of 95%", True),
+        figure("gain", "Gain by position, bits/token, with its band of 95%", True),
     )
     given = {
         "kind": run["vocabulary"]["kind"],
-        "figure": UNITS[run["vocabulary"]["kind"]][0],
+        "figure": unit,
         "predictors": _predictors(value),
         "buckets": value["buckets"],
     }

@@ -31,12 +31,13 @@ function specsOf(article, given) {
   const unit = given.kind === "words" ? "token" : given.kind.slice(0, -1);
   const common = {open, axis: "tokens read", from: 0, to: given.tokens,
     place: (at, places) => `after ${written(places[at], 0)}`};
-  const series = (name, of) => lines.map(([predictor, {tokens, ...columns}], k) =>
-    ({name: predictor, colour: k, xs: tokens, ys: of(columns[name])}));
+  const series = (name, of, skip = 0) => lines.map(([predictor, {tokens, ...columns}], k) =>
+    ({name: predictor, colour: k, xs: tokens.slice(skip), ys: of(columns[name].slice(skip))}));
+  const first = Math.floor(Math.max(...lines.map(([, {tokens}]) => tokens.length)) / 100);  // says little yet
   const words = given.kind === "words";
   return {
     mean: {...common, label: `${given.figure} so far`, unit: given.figure, digits: given.digits,
-      series: series("mean", ys => words ? ys.map(bits => 2 ** bits) : ys)},
+      series: series("mean", ys => words ? ys.map(bits => 2 ** bits) : ys, first)},
     bits: {...common, label: "Cumulative bits", unit: "bits", digits: 0, zero: true, series: saving(given, series("bits", ys => ys)),
       more: at => savedAt(given, at)},
     position: {...common, banded: true, label: "Gain by position", unit: "bits/token", digits: 3, signed: true, zero: true,

@@ -6,12 +6,13 @@ Every number that is in the result's file carries its place there, and its value
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dyneval import published, spelling, views
 from dyneval.page.markup import Markup, data, join, number, pointer, tag
 from dyneval.page.payload import payload
+from dyneval.published import Published
 from dyneval.report import UNITS
 from dyneval.results import QUOTED, Result
 from dyneval.views import Recurring
@@ -27,37 +28,36 @@ def title(result: Result) -> str:
 
 def article(name: str, result: Result, identity: str, several: bool) -> Markup:
     """Return all that there is to see of one result."""
-    heading = "h2" if several else "h1"
+    outer, inner = ("h2", "h3") if several else ("h1", "h2")
     known = result.vocabulary
     cells = spelling.cells(result.scored.tokens, known) if known else None
     parts = {
-        "Summary": _summary(result, heading, name if several else None),
-        "While reading": _figures(),
-        "The text": _text(result, cells),
+        "While reading": _figures(UNITS[result.run["vocabulary"]["kind"]][0]),
+        "The text": _text(cells),
         "Words and patterns": _recurring(result, cells),
         "Weights": _weights(result),
         "Settings and provenance": settings_of(result.run),
     }
-    shown = {label: part for label, part in parts.items() if part}
-    links = [tag("li", tag("a", label, href=f"#{identity}-{k}")) for k, label in enumerate(shown)]
-    inner = "h3" if several else "h2"
-    body = [
+    parts = {label: part for label, part in parts.items() if part}
+    places = {label: f"{identity}-{label.split()[-1].lower()}" for label in parts}
+    links = [tag("li", tag("a", label, href=f"#{place}")) for label, place in places.items()]
+    sections = [
         tag(
             "section",
-            tag(inner, label, id=f"{identity}-{k}") if k else None,
+            tag(inner, label, id=places[label]),
             part,
-            id=None if k else f"{identity}-{k}",
-            aria_labelledby=f"{identity}-{k}" if k else f"{identity}-title",
-            class_=label.split()[-1].lower(),
+            aria_labelledby=places[label],
+            class_=places[label].removeprefix(f"{identity}-"),
         )
-        for k, (label, part) in enumerate(shown.items())
+        for label, part in parts.items()
     ]
-    body[0] = Markup(body[0].replace(f"<{heading}>", f'<{heading} id="{identity}-title">', 1))
-    contents = tag("nav", tag("ul", *links), aria_label="Contents")
-    body.insert(1, contents)
     return tag(
         "article",
-        *body,
+        tag("p", name, class_="over") if several else None,
+        tag(outer, f"{result.run['model']} reads {result.run['corpus']}"),
+        tag("section", _summary(result), class_="summary", aria_label="Summary"),
+        tag("nav", tag("ul", *links), aria_label="Contents"),
+        *sections,
         data(payload(result, cells), class_="payload"),
         id=identity,
         data_name=name,
@@ -135,54 +135,60 @@ def table(
     )
 
 
-def _summary(result: Result, heading: str, name: str | None) -> Markup:
+def _summary(result: Result) -> Markup:
     run = result.run
-    kind = run["vocabulary"]["kind"]
     rows, others = _rows(result), published.beside(run)
-    lead = [
-        tag("p", name, class_="over") if name else None,
-        tag(heading, f"{run['model']} reads {run['corpus']}"),
-        tag("p", _facts(result), class_="lead"),
-    ]
     chosen = views.pair(result)
-    body = [_headline(result, rows, *chosen) if chosen else None]
-    lines = []
-    for predictor, row in rows.items():
-        pace = row["tokens"] / row["seconds"] if row["seconds"] else None
-        gain = row.get("gain", {})
-        chance = gain.get("p_value")
-        cells = [
-            number(row["tokens"], f"{row['tokens']:,}", pointer(predictor, "tokens")),
-            _figure(result, predictor, row),
-            _gain(predictor, row),
-            number(chance, f"{chance:.3f}", pointer(predictor, "gain", "p_value")) if gain else "",
-            number(pace, f"{pace or 0:,.0f}"),
-            *(
-                number(value, f"{value}") if (value := other.values.get(predictor)) else ""
-                for other in others
-            ),
-        ]
-        line = [tag("td", cell) for cell in cells]
-        lines.append(tag("tr", tag("th", predictor, scope="row"), *line))
     columns = [f"{other.model}, published" for other in others]
-    heads = ("Predictor", "Tokens", UNITS[kind][0], "Gain, %", "p", "Tokens/s", *columns)
-    notes = [
-        f"Gain: by what part the figure is lower than that of {next(iter(rows))}, with its "
-        "interval of 95% from a paired block bootstrap; p is of no difference."
-    ] * bool(result.gains)
-    notes += [
-        f"{other.model}: another, larger model of Krause et al. (2018), test split, "
-        f"{UNITS[kind][0]}{' ' + other.note if other.note else ''}."
-        for other in others
+    unit = UNITS[run["vocabulary"]["kind"]][0]
+    heads = ("Predictor", "Tokens", unit, "Gain, %", "p", "Tokens/s", *columns)
+    lines = [_line(result, predictor, row, others) for predictor, row in rows.items()]
+    return join(
+        tag("p", _facts(run), class_="lead"),
+        _headline(result, rows, *chosen) if chosen else None,
+        table(heads, lines, "Ours and published figures"),
+        *(tag("p", note, class_="note") for note in _notes(result, rows, others)),
+    )
+
+
+def _line(
+    result: Result, predictor: str, row: Mapping[str, Any], others: Sequence[Published]
+) -> Markup:
+    """Return a predictor's figures, and beside them what was published of others that read so."""
+    pace = row["tokens"] / row["seconds"] if row["seconds"] else None
+    chance = row.get("gain", {}).get("p_value")
+    beside = [other.values.get(predictor) for other in others]
+    cells = [
+        number(row["tokens"], f"{row['tokens']:,}", pointer(predictor, "tokens")),
+        _figure(result, predictor, row),
+        _gain(predictor, row),
+        None
+        if chance is None
+        else number(chance, f"{chance:.3f}", pointer(predictor, "gain", "p_value")),
+        number(pace, f"{pace or 0:,.0f}"),
+        *(None if value is None else number(value, f"{value}") for value in beside),
     ]
-    notes += [f"{run['corpus']}: {run['note']}."] * bool(run.get("note"))
-    notes += [f"{row['diverged']}." for row in rows.values() if "diverged" in row]
-    small = [tag("p", note, class_="note") for note in notes]
-    return join(*lead, *body, table(heads, lines, "Ours and published figures"), *small)
+    return tag("tr", tag("th", predictor, scope="row"), *(tag("td", cell) for cell in cells))
 
 
-def _facts(result: Result) -> Markup:
+def _notes(result: Result, rows: Mapping[str, Any], others: Sequence[Published]) -> Iterator[str]:
+    """Yield what one has to know to read the table."""
     run = result.run
+    if result.gains:
+        yield (
+            f"Gain: by what part the figure is lower than that of {next(iter(rows))}, with its "
+            "interval of 95% from a paired block bootstrap; p is of no difference."
+        )
+    for other in others:
+        unit = UNITS[run["vocabulary"]["kind"]][0]
+        where = f" {other.note}" if other.note else ""
+        yield f"{other.model}: another model, of Krause et al. (2018), test split, {unit}{where}."
+    if run.get("note"):
+        yield f"{run['corpus']}: {run['note']}."
+    yield from (f"{row['diverged']}." for row in rows.values() if "diverged" in row)
+
+
+def _facts(run: Mapping[str, Any]) -> Markup:
     weights = f"{run['weights']:,} weights" if "weights" in run else ""
     parts = [run.get("architecture", ""), weights, f"split {run['split']}"]
     return join(", ".join(part for part in parts if part))
@@ -219,11 +225,11 @@ def _headline(result: Result, rows: Mapping[str, Any], first: str, second: str) 
     return tag("dl", *cards, class_="headline")
 
 
-def _figures() -> Markup:
+def _figures(unit: str) -> Markup:
     plots = (
-        figure("mean", "Mean so far, over the text."),
-        figure("bits", "Cumulative bits, and how many were saved."),
-        figure("position", "Gain by position in the text, with its band of 95%.", True),
+        figure("mean", f"Mean so far, {unit}"),
+        figure("bits", "Cumulative bits, and how many were saved"),
+        figure("position", "Gain by position, bits/token, with its band of 95%", True),
     )
     return tag("div", *plots, class_="charts")
 
@@ -234,7 +240,7 @@ def figure(name: str, caption: str, whole: bool = False) -> Markup:
     return tag("figure", *inner, data_chart=name, class_="chart whole" if whole else "chart")
 
 
-def _text(result: Result, cells: spelling.Cells | None) -> Markup:
+def _text(cells: spelling.Cells | None) -> Markup:
     if cells is None:
         return tag(
             "p",
