@@ -3,7 +3,7 @@
 A file has a docstring, `figure` (what its numbers are), `published` (the paper's rows) and `runs`:
 for each scale what is studied, as values. `execute` does their stages in a folder. A stage that
 is done leaves its description there: it is not done again, and another one in its place is
-refused. Base models and their statistics are shared by the experiments of a folder.
+refused. Base models and studies are shared by the experiments of a folder.
 """
 
 from __future__ import annotations
@@ -176,13 +176,12 @@ def _summary(
         "samples": {},
     }
     for part in parts:
-        folder = work.own(part.name)
         if isinstance(part, Study):
-            found["studies"].append(_study(part, folder))
+            found["studies"].append(_study(part, work.study(part)))
         elif isinstance(part, Curve):
-            found["curves"][part.name] = storage.read_json(folder / "curve.json")
+            found["curves"][part.name] = storage.read_json(work.own(part.name) / "curve.json")
         else:
-            found["samples"][part.name] = storage.read_json(folder / "samples.json")
+            found["samples"][part.name] = storage.read_json(work.own(part.name) / "samples.json")
     named: dict[str, Any] = _without_paths(found, _names(parts))
     return named
 

@@ -94,6 +94,7 @@ def test_every_file_runs_in_miniature(file, command, tmp_path):
     found = json_of(command(*line, "--json", "--save", saved))  # nothing was missing
     assert found == storage.read_json(saved)
     assert found == storage.read_json(tmp_path / "out" / file.stem / experiments.RESULT)
+    assert len([*tmp_path.glob("found-*.png")]) == len(found["curves"])
     parts = experiments.load(file).runs["miniature"]
     assert len(found["studies"]) + len(found["curves"]) + len(found["samples"]) == len(parts)
     for study in found["studies"]:
@@ -155,7 +156,9 @@ def whole(own, tmp_path_factory):
 
 def test_killed_in_every_stage_it_finds_the_same(own, whole, command, mistake, tmp_path):
     line = ("experiment", own, "--folder", tmp_path, *FLAGS)
-    model, study, curve = (tmp_path / name for name in ("models/lstm", "own/small", "own/curve"))
+    model, study, curve = (
+        tmp_path / name for name in ("models/lstm", "studies/small", "own/curve")
+    )
     begun = {
         "training": model / "config.json",
         "statistics": model / "trained.json",
@@ -220,6 +223,15 @@ def test_a_part_alone(own, whole, command, tmp_path):
     line = ("experiment", own, "--folder", folder, "--only", "text", *FLAGS, "--json")
     found = json_of(command(*line))
     assert without_times(found) == without_times(whole.found | {"curves": {}})
+
+
+@pytest.mark.parametrize("scale", experiments.SCALES)
+def test_files_share_what_has_one_name(scale):
+    named = {}
+    for file in FILES:
+        for stage in experiments.stages(experiments.load(file).runs.get(scale, ())):
+            place = stage.marker(Workspace(Path("folder"), file.stem))
+            assert named.setdefault(place, stage) == stage
 
 
 @pytest.fixture

@@ -20,7 +20,9 @@ def experiment(
     only: Annotated[
         list[str] | None, Option(help="Do this part alone; may be repeated.", metavar="PART")
     ] = None,
-    save: Annotated[Path | None, Option(help="Write what was found (.json).")] = None,
+    save: Annotated[
+        Path | None, Option(help="Write what was found (.json, and .png of curves beside).")
+    ] = None,
     engine: Engine = "auto",
     device: Device = "auto",
     threads: Threads = None,
@@ -45,6 +47,7 @@ def experiment(
         found = experiments.execute(task, scale, work, only or ())
     if save:
         storage.write_json(save, found)
+        experiment_report.figures(found, save)
     if json:
         print(json_.dumps(found))
     else:
