@@ -14,7 +14,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,14 +117,31 @@ def execute(
 def _complete(stage: Stage, work: Workspace) -> None:
     """Do what is missing of a stage."""
     marker = stage.marker(work)
-    described = {"stage": type(stage).__name__, **asdict(stage)}  # type: ignore[call-overload]
-    described = json.loads(json.dumps(described))
+    described = json.loads(json.dumps(_described(stage)))
     if not _done(marker, described):
         # a base model may be another experiment's work at the same time
         with locked(marker.parent):
             if not _done(marker, described):
                 stage.run(work)
                 storage.write_json(marker, described)
+
+
+def _described(value: Any) -> Any:
+    """Return a stage as JSON values: what it is and the fields that are not left as they are.
+
+    So a field that is added later, and left at its default, makes no other stage of it.
+    """
+    if isinstance(value, dict):
+        return {key: _described(each) for key, each in value.items()}
+    if not is_dataclass(value):
+        return value
+    named: dict[str, Any] = {"kind": type(value).__name__}
+    for each in fields(value):
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        own = getattr(value, each.name)
+        if own != default:
+            named[each.name] = _described(own)
+    return named
 
 
 def _done(marker: Path, described: dict[str, Any]) -> bool:

@@ -262,10 +262,35 @@ def test_a_base_without_a_recipe_must_be_there(work):
         experiments._complete(Train(Base("big", "ptb")), work)
 
 
+def test_a_description_leaves_out_what_is_as_usual(own):
+    """What fields with a default are added to a recipe later, it stays the same stage."""
+    stage = experiments.stages(experiments.load(own).runs["desk"])[1]
+    assert experiments._described(stage) == {
+        "kind": "Collect",
+        "base": {
+            "kind": "Base",
+            "name": "lstm",
+            "corpus": "sample:20000",
+            "recipe": {
+                "kind": "Recipe",
+                "architecture": "lstm",
+                "model": {"embedding_size": 8, "units": 16},
+                "optimizer": "sgd",
+                "learning_rate": 1.0,
+                "epochs": 3,
+                "batch_size": 4,
+                "sequence_length": 20,
+            },
+            "vocabulary": "bytes",
+        },
+        "statistics": {"kind": "Statistics", "batch_size": 4, "batches": 400},
+    }
+
+
 def test_a_stage_that_is_described_in_another_way(own, work):
     marker = work.folder / "models" / "lstm" / "trained.json"
     stage = experiments.stages(experiments.load(own).runs["desk"])[0]
-    storage.write_json(marker, {"stage": "Train"})
+    storage.write_json(marker, {"kind": "Train"})
     with pytest.raises(ValueError, match="trained.json is of a step that was described in another"):
         experiments._complete(stage, work)
 
