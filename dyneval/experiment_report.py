@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dyneval import timescale_report
 from dyneval.experiments import Experiment
 
 COLUMNS = ("", "valid", "test", "gain")
@@ -71,17 +70,9 @@ def curve_rows(curve: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 CURVE_COLUMNS = ("positions", "static", "dynamic", "gain in bits")
 
 
-def figures(found: Mapping[str, Any], path: Path) -> list[Path]:
-    """Draw each curve into a file beside that of the result, and return these files."""
-    drawn = []
-    for name, curve in found["curves"].items():
-        drawn.append(_figure_of(path, name))
-        timescale_report.figure(curve, drawn[-1])
-    return drawn
-
-
-def _figure_of(path: Path, name: str) -> Path:
-    return path.with_name(f"{path.stem}-{name.lower().replace(' ', '-')}.png")
+def figure_of(path: Path, curve: str) -> Path:
+    """Return the file of a curve's figure, beside that of the result."""
+    return path.with_name(f"{path.stem}-{curve.lower().replace(' ', '-')}.png")
 
 
 def markdown(experiment: Experiment, found: Mapping[str, Any] | None) -> str:
@@ -94,7 +85,7 @@ def markdown(experiment: Experiment, found: Mapping[str, Any] | None) -> str:
     for name, curve in found["curves"].items():
         lines += ["", f"{name}, {curve['run']['sequences']} sequences, bits per token:", ""]
         lines += _markdown_table(CURVE_COLUMNS, curve_rows(curve))
-        file = _figure_of(Path("results", experiment.name), name).as_posix()
+        file = figure_of(Path("results", experiment.name), name).as_posix()
         lines += ["", f"![Loss and gain by position, {name}]({file})"]
     for name, sample in found["samples"].items():
         lines += ["", f"{name}:", ""]

@@ -34,7 +34,7 @@ def experiment(
     Stopped at any point, the same command goes on from there.
     """
     use(threads)
-    from dyneval import experiment_report, experiments, storage
+    from dyneval import experiment_report, experiments, storage, timescale_report
     from dyneval.progress import bars
     from dyneval.stages import Workspace
 
@@ -47,7 +47,8 @@ def experiment(
         found = experiments.execute(task, scale, work, only or ())
     if save:
         storage.write_json(save, found)
-        experiment_report.figures(found, save)
+        for name, curve in found["curves"].items():
+            timescale_report.figure(curve, experiment_report.figure_of(save, name))
     if json:
         print(json_.dumps(found))
     else:
