@@ -7,6 +7,7 @@ its interval of 95%, from differences that are paired token by token.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -69,6 +70,11 @@ def curve_rows(curve: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 CURVE_COLUMNS = ("positions", "static", "dynamic", "gain in bits")
 
 
+def figure_of(path: Path, curve: str) -> Path:
+    """Return the file of a curve's figure, beside that of the result."""
+    return path.with_name(f"{path.stem}-{curve.lower().replace(' ', '-')}.png")
+
+
 def markdown(experiment: Experiment, found: Mapping[str, Any] | None) -> str:
     """Return the tables of an experiment as Markdown."""
     lines = []
@@ -79,6 +85,8 @@ def markdown(experiment: Experiment, found: Mapping[str, Any] | None) -> str:
     for name, curve in found["curves"].items():
         lines += ["", f"{name}, {curve['run']['sequences']} sequences, bits per token:", ""]
         lines += _markdown_table(CURVE_COLUMNS, curve_rows(curve))
+        file = figure_of(Path("results", experiment.name), name).as_posix()
+        lines += ["", f"![Loss and gain by position, {name}]({file})"]
     for name, sample in found["samples"].items():
         lines += ["", f"{name}:", ""]
         for predictor, written in sample.items():

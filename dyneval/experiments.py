@@ -3,7 +3,7 @@
 A file has a docstring, `figure` (what its numbers are), `published` (the paper's rows) and `runs`:
 for each scale what is studied, as values. `execute` does their stages in a folder. A stage that
 is done leaves its description there: it is not done again, and another one in its place is
-refused. Base models and their statistics are shared by the experiments of a folder.
+refused. Base models and studies are shared by the experiments of a folder.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,14 +117,31 @@ def execute(
 def _complete(stage: Stage, work: Workspace) -> None:
     """Do what is missing of a stage."""
     marker = stage.marker(work)
-    described = {"stage": type(stage).__name__, **asdict(stage)}  # type: ignore[call-overload]
-    described = json.loads(json.dumps(described))
+    described = json.loads(json.dumps(_described(stage)))
     if not _done(marker, described):
         # a base model may be another experiment's work at the same time
         with locked(marker.parent):
             if not _done(marker, described):
                 stage.run(work)
                 storage.write_json(marker, described)
+
+
+def _described(value: Any) -> Any:
+    """Return a stage as JSON values: what it is and the fields that are not left as they are.
+
+    So a field that is added later, and left at its default, makes no other stage of it.
+    """
+    if isinstance(value, dict):
+        return {key: _described(each) for key, each in value.items()}
+    if not is_dataclass(value):
+        return value
+    named: dict[str, Any] = {"kind": type(value).__name__}
+    for each in fields(value):
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        own = getattr(value, each.name)
+        if own != default:
+            named[each.name] = _described(own)
+    return named
 
 
 def _done(marker: Path, described: dict[str, Any]) -> bool:
@@ -176,13 +193,12 @@ def _summary(
         "samples": {},
     }
     for part in parts:
-        folder = work.own(part.name)
         if isinstance(part, Study):
-            found["studies"].append(_study(part, folder))
+            found["studies"].append(_study(part, work.study(part)))
         elif isinstance(part, Curve):
-            found["curves"][part.name] = storage.read_json(folder / "curve.json")
+            found["curves"][part.name] = storage.read_json(work.own(part.name) / "curve.json")
         else:
-            found["samples"][part.name] = storage.read_json(folder / "samples.json")
+            found["samples"][part.name] = storage.read_json(work.own(part.name) / "samples.json")
     named: dict[str, Any] = _without_paths(found, _names(parts))
     return named
 

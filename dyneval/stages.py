@@ -48,6 +48,10 @@ class Workspace:
         """Return the folder of a base model, which experiments share."""
         return self.folder / "models" / base.name
 
+    def study(self, study: Study) -> Path:
+        """Return the folder of a study, which experiments share as well."""
+        return self.folder / "studies" / study.name
+
     def own(self, name: str) -> Path:
         """Return the folder of a part of this experiment."""
         return self.folder / self.name / name
@@ -130,7 +134,7 @@ class Study:
 
     def tuned(self, work: Workspace) -> dict[str, Settings]:
         """Return the rows as they were tuned."""
-        return read(work.own(self.name) / "settings.json")
+        return read(work.study(self) / "settings.json")
 
 
 @dataclass(frozen=True)
@@ -218,11 +222,11 @@ class Tune:
 
     def marker(self, work: Workspace) -> Path:
         """Return the file that says it is done."""
-        return work.own(self.study.name) / "tuned.json"
+        return work.study(self.study) / "tuned.json"
 
     def run(self, work: Workspace) -> None:
         """Tune from the first trial that no journal holds."""
-        study, path = self.study, work.own(self.study.name) / "settings.json"
+        study, path = self.study, work.study(self.study) / "settings.json"
         checkpoint = _load(work, study.base)
         rows, model = study.settings, work.model(study.base)
         stats = find_statistics(
@@ -261,11 +265,11 @@ class Evaluate:
 
     def marker(self, work: Workspace) -> Path:
         """Return the file that says it is done."""
-        return work.own(self.study.name) / f"read-{self.split}.json"
+        return work.study(self.study) / f"read-{self.split}.json"
 
     def run(self, work: Workspace) -> None:
         """Read on from wherever each predictor stands; the result lies beside the settings."""
-        study, folder = self.study, work.own(self.study.name)
+        study, folder = self.study, work.study(self.study)
         test = self.split == "test"
         rows = study.tuned(work) if test else {}
         length = default_length(models.load_vocabulary(work.model(study.base)))

@@ -174,7 +174,7 @@ class Training:
         self.model.train()
         nats, added = self._loss(inputs, targets)
         # SGD descends the loss summed over the steps, as in the recipes it comes from
-        loss = nats * length if recipe.optimizer == "sgd" else nats + added
+        loss = (nats + added) * (length if recipe.optimizer == "sgd" else 1)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(self.step)
         self.optimizer.zero_grad(set_to_none=True)

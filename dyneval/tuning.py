@@ -245,11 +245,17 @@ def _task(
     }
     return (many if len(waves.bounds) > 2 else {}) | {
         "settings": settings.to_json(),
-        "plan": asdict(plan) | {"vary": list(plan.vary)},
+        "plan": _budget(plan),
         "model": fingerprint(model),
         "statistics": asdict(stats.collection) if stats else None,
         "text": sha256(waves.tokens.numpy().tobytes()).hexdigest(),
     }
+
+
+def _budget(plan: Plan) -> dict[str, Any]:
+    """Return a plan as JSON values; the sampler is told where it is not the usual one."""
+    values = asdict(plan) | {"vary": list(plan.vary)}
+    return {name: value for name, value in values.items() if (name, value) != ("sampler", "tpe")}
 
 
 def _ask(study: Any, settings: Settings, plan: Plan, count: int) -> tuple[Any, Settings]:

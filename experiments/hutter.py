@@ -41,7 +41,11 @@ PIECE = recipes.DESK["mlstm-desk"]
 
 paper = (
     Study(
-        "mlstm", "mlstm", Base("hutter-mlstm", "enwik8", recipes.PAPER["hutter-mlstm"]), ROWS, PLAN
+        "hutter-mlstm",
+        "mlstm",
+        Base("hutter-mlstm", "enwik8", recipes.PAPER["hutter-mlstm"]),
+        ROWS,
+        PLAN,
     ),
 )
 desk = (

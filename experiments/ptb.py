@@ -9,7 +9,7 @@ from dataclasses import replace
 from dyneval import recipes
 from dyneval.experiments import Published, miniature
 from dyneval.settings import table_1
-from dyneval.stages import Base, Study
+from dyneval.stages import Base, Statistics, Study
 from dyneval.tuning import Plan
 
 figure = "perplexity"
@@ -48,7 +48,7 @@ published = (
 )
 
 TABLE = {name: row.to_json() for name, row in table_1(5).items()}
-AWD = {name: TABLE[name] for name in ("cache", "rms+rms-decay", "dynamic+cache")}
+SHORT = {name: TABLE[name] for name in ("cache", "rms+rms-decay", "dynamic+cache")}
 # U(±.05), as Zaremba's medium model, and fewer epochs
 MIDDLE = replace(
     recipes.PAPER["ptb-lstm"],
@@ -61,12 +61,12 @@ MIDDLE = replace(
 PLAN = Plan(trials=12, prefix=20_000, confirm=2)
 
 paper = (
-    Study("lstm", "lstm", Base("ptb-lstm", "ptb", recipes.PAPER["ptb-lstm"]), TABLE, PLAN),
+    Study("ptb-lstm", "lstm", Base("ptb-lstm", "ptb", recipes.PAPER["ptb-lstm"]), TABLE, PLAN),
     Study(
-        "awd-lstm",
+        "ptb-awd-lstm",
         "awd-lstm",
         Base("ptb-awd-lstm", "ptb", recipes.PAPER["ptb-awd-lstm"]),
-        AWD,
+        SHORT,
         PLAN,
     ),
 )
@@ -74,12 +74,20 @@ desk = (
     Study(
         "lstm-2x200", "lstm", Base("ptb-lstm-desk", "ptb", recipes.DESK["lstm-desk"]), TABLE, PLAN
     ),
-    Study("lstm-2x650", "lstm", Base("ptb-lstm-650", "ptb", MIDDLE), TABLE, PLAN),
+    Study(
+        "lstm-2x650",
+        "lstm",
+        Base("ptb-lstm-650", "ptb", MIDDLE),
+        SHORT,
+        Plan(trials=10, prefix=10_000, confirm=1),
+        Statistics(batches=500),
+        validation=30_000,
+    ),
     Study(
         "awd-lstm-small",
         "awd-lstm",
         Base("ptb-awd-lstm-desk", "ptb", recipes.DESK["awd-lstm-desk"]),
-        AWD,
+        SHORT,
         PLAN,
     ),
 )

@@ -3,10 +3,10 @@
 The model was trained on English; static it falls back into that, and dynamic it does not.
 """
 
-from dyneval import recipes
-from dyneval.experiments import Published, miniature
-from dyneval.stages import Base, Sample, Statistics, Study
-from dyneval.tuning import Plan
+from pathlib import Path
+
+from dyneval.experiments import Published, load, miniature
+from dyneval.stages import Sample
 
 figure = "bits per character"
 published = (
@@ -16,23 +16,18 @@ published = (
     ),
 )
 
-ROWS = {"rms+rms-decay": {"segment_length": 20, "rule": "rms+rms-decay"}}
-PLAN = Plan(trials=12, prefix=20_000, confirm=1)
-HUTTER = Study(
-    "mlstm", "mlstm", Base("hutter-mlstm", "enwik8", recipes.PAPER["hutter-mlstm"]), ROWS, PLAN
-)
-BUNDLED = Study(
-    "mlstm-wikipedia-2014",
-    "mlstm",
-    Base("bundled", "enwiki-2014-xml", source="bundled"),
-    ROWS,
-    PLAN,
-    Statistics(batches=1000),
-    validation=100_000,
-)
-desk = (Sample("Spanish", BUNDLED, "rms+rms-decay", "europarl-es", "test"),)
+# models and settings are those of Table 3
+TABLE_3 = load(Path(__file__).with_name("hutter.py"))
+
+
+def spanish(study):
+    """Return samples after Spanish."""
+    return (Sample("Spanish", study, "rms+rms-decay", "europarl-es", "test"),)
+
+
+desk = spanish(TABLE_3.runs["desk"][0])
 runs = {
-    "paper": (Sample("Spanish", HUTTER, "rms+rms-decay", "europarl-es", "test"),),
+    "paper": spanish(TABLE_3.runs["paper"][0]),
     "desk": desk,
     "miniature": miniature(desk),
 }

@@ -24,7 +24,13 @@ ROWS = {"rms+rms-decay": {"segment_length": 20, "rule": "rms+rms-decay"}}
 PLAN = Plan(trials=12, prefix=20_000, confirm=1)
 
 paper = (
-    Study("mlstm", "mlstm", Base("text8-mlstm", "text8", recipes.PAPER["text8-mlstm"]), ROWS, PLAN),
+    Study(
+        "text8-mlstm",
+        "mlstm",
+        Base("text8-mlstm", "text8", recipes.PAPER["text8-mlstm"]),
+        ROWS,
+        PLAN,
+    ),
 )
 desk = (
     Study(

@@ -4,10 +4,10 @@ Both panels are read by one model with the settings of its own validation text. 
 these are the bundled model and Wikipedia of 2014, and as many sequences as its test split has.
 """
 
-from dyneval import recipes
-from dyneval.experiments import Published, miniature
-from dyneval.stages import Base, Curve, Statistics, Study
-from dyneval.tuning import Plan
+from pathlib import Path
+
+from dyneval.experiments import Published, load, miniature
+from dyneval.stages import Curve
 
 figure = "bits per character"
 published = (
@@ -21,8 +21,8 @@ published = (
     ),
 )
 
-ROWS = {"rms+rms-decay": {"segment_length": 20, "rule": "rms+rms-decay"}}
-PLAN = Plan(trials=12, prefix=20_000, confirm=1)
+# models and settings are those of Table 3
+TABLE_3 = load(Path(__file__).with_name("hutter.py"))
 
 
 def panels(study, own, count):
@@ -33,21 +33,9 @@ def panels(study, own, count):
     )
 
 
-HUTTER = Study(
-    "mlstm", "mlstm", Base("hutter-mlstm", "enwik8", recipes.PAPER["hutter-mlstm"]), ROWS, PLAN
-)
-BUNDLED = Study(
-    "mlstm-wikipedia-2014",
-    "mlstm",
-    Base("bundled", "enwiki-2014-xml", source="bundled"),
-    ROWS,
-    PLAN,
-    Statistics(batches=1000),
-    validation=100_000,
-)
-desk = panels(BUNDLED, "enwiki-2014-xml", 52)
+desk = panels(TABLE_3.runs["desk"][0], "enwiki-2014-xml", 52)
 runs = {
-    "paper": panels(HUTTER, "enwik8", 500),
+    "paper": panels(TABLE_3.runs["paper"][0], "enwik8", 500),
     "desk": desk,
     "miniature": miniature(desk),
 }

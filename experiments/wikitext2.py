@@ -6,7 +6,7 @@ At desk scale an LSTM of 2×300 with a tied softmax; the AWD-LSTM is there at th
 from dyneval import recipes
 from dyneval.experiments import Published, miniature
 from dyneval.settings import table_1
-from dyneval.stages import Base, Study
+from dyneval.stages import Base, Statistics, Study
 from dyneval.tuning import Plan
 
 figure = "perplexity"
@@ -32,7 +32,7 @@ TABLE = {name: row.to_json() for name, row in table_1(5).items() if name in NAME
 PAPER = Plan(trials=12, prefix=20_000, confirm=2)
 
 paper = tuple(
-    Study(role, role, Base(name, "wikitext-2", recipes.PAPER[name]), TABLE, PAPER)
+    Study(name, role, Base(name, "wikitext-2", recipes.PAPER[name]), TABLE, PAPER)
     for role, name in (("lstm", "wikitext2-lstm"), ("awd-lstm", "wikitext2-awd-lstm"))
 )
 desk = (
@@ -41,8 +41,9 @@ desk = (
         "lstm",
         Base("wikitext2-lstm-desk", "wikitext-2", recipes.DESK["lstm-wikitext2-desk"]),
         TABLE,
-        Plan(trials=10, prefix=10_000, confirm=1),
-        validation=50_000,
+        Plan(trials=10, prefix=8_000, confirm=1),
+        Statistics(batches=1000),
+        validation=40_000,
     ),
 )
 runs = {"paper": paper, "desk": desk, "miniature": miniature(desk)}

@@ -94,6 +94,7 @@ def test_every_file_runs_in_miniature(file, command, tmp_path):
     found = json_of(command(*line, "--json", "--save", saved))  # nothing was missing
     assert found == storage.read_json(saved)
     assert found == storage.read_json(tmp_path / "out" / file.stem / experiments.RESULT)
+    assert len([*tmp_path.glob("found-*.png")]) == len(found["curves"])
     parts = experiments.load(file).runs["miniature"]
     assert len(found["studies"]) + len(found["curves"]) + len(found["samples"]) == len(parts)
     for study in found["studies"]:
@@ -155,7 +156,9 @@ def whole(own, tmp_path_factory):
 
 def test_killed_in_every_stage_it_finds_the_same(own, whole, command, mistake, tmp_path):
     line = ("experiment", own, "--folder", tmp_path, *FLAGS)
-    model, study, curve = (tmp_path / name for name in ("models/lstm", "own/small", "own/curve"))
+    model, study, curve = (
+        tmp_path / name for name in ("models/lstm", "studies/small", "own/curve")
+    )
     begun = {
         "training": model / "config.json",
         "statistics": model / "trained.json",
@@ -222,6 +225,15 @@ def test_a_part_alone(own, whole, command, tmp_path):
     assert without_times(found) == without_times(whole.found | {"curves": {}})
 
 
+@pytest.mark.parametrize("scale", experiments.SCALES)
+def test_files_share_what_has_one_name(scale):
+    named = {}
+    for file in FILES:
+        for stage in experiments.stages(experiments.load(file).runs.get(scale, ())):
+            place = stage.marker(Workspace(Path("folder"), file.stem))
+            assert named.setdefault(place, stage) == stage
+
+
 @pytest.fixture
 def work(tmp_path):
     return Workspace(tmp_path, "own", "cpu", "reference")
@@ -250,10 +262,35 @@ def test_a_base_without_a_recipe_must_be_there(work):
         experiments._complete(Train(Base("big", "ptb")), work)
 
 
+def test_a_description_leaves_out_what_is_as_usual(own):
+    """What fields with a default are added to a recipe later, it stays the same stage."""
+    stage = experiments.stages(experiments.load(own).runs["desk"])[1]
+    assert experiments._described(stage) == {
+        "kind": "Collect",
+        "base": {
+            "kind": "Base",
+            "name": "lstm",
+            "corpus": "sample:20000",
+            "recipe": {
+                "kind": "Recipe",
+                "architecture": "lstm",
+                "model": {"embedding_size": 8, "units": 16},
+                "optimizer": "sgd",
+                "learning_rate": 1.0,
+                "epochs": 3,
+                "batch_size": 4,
+                "sequence_length": 20,
+            },
+            "vocabulary": "bytes",
+        },
+        "statistics": {"kind": "Statistics", "batch_size": 4, "batches": 400},
+    }
+
+
 def test_a_stage_that_is_described_in_another_way(own, work):
     marker = work.folder / "models" / "lstm" / "trained.json"
     stage = experiments.stages(experiments.load(own).runs["desk"])[0]
-    storage.write_json(marker, {"stage": "Train"})
+    storage.write_json(marker, {"kind": "Train"})
     with pytest.raises(ValueError, match="trained.json is of a step that was described in another"):
         experiments._complete(stage, work)
 

@@ -20,7 +20,9 @@ def experiment(
     only: Annotated[
         list[str] | None, Option(help="Do this part alone; may be repeated.", metavar="PART")
     ] = None,
-    save: Annotated[Path | None, Option(help="Write what was found (.json).")] = None,
+    save: Annotated[
+        Path | None, Option(help="Write what was found (.json, and .png of curves beside).")
+    ] = None,
     engine: Engine = "auto",
     device: Device = "auto",
     threads: Threads = None,
@@ -32,7 +34,7 @@ def experiment(
     Stopped at any point, the same command goes on from there.
     """
     use(threads)
-    from dyneval import experiment_report, experiments, storage
+    from dyneval import experiment_report, experiments, storage, timescale_report
     from dyneval.progress import bars
     from dyneval.stages import Workspace
 
@@ -45,6 +47,8 @@ def experiment(
         found = experiments.execute(task, scale, work, only or ())
     if save:
         storage.write_json(save, found)
+        for name, curve in found["curves"].items():
+            timescale_report.figure(curve, experiment_report.figure_of(save, name))
     if json:
         print(json_.dumps(found))
     else:
