@@ -25,7 +25,7 @@ from dyneval.gradient_stats import Statistics
 from dyneval.models import Checkpoint
 from dyneval.predictors import Predictor
 from dyneval.results import ByDocument, Result, Score, Scored
-from dyneval.settings import Settings, find_statistics
+from dyneval.settings import Settings, find_statistics, streams_within
 from dyneval.vocabularies import Unknown
 from dyneval.waves import Carry, Part, Waves
 
@@ -63,6 +63,7 @@ class Run:
     documents: str | None = None  # lines, blank-lines, files or chunks:N; None: one text
     carry: Carry = "none"  # what goes on from a document to the next
     streams: int = 1  # documents to read side by side
+    memory: int | None = None  # bytes for what adapts; fewer are read at a time if need be
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -94,7 +95,7 @@ class Run:
         vocabulary = checkpoint.vocabulary
         corpus = documents.load(self.corpus, vocabulary, self.unknown, self.documents)
         texts = documents.read(corpus, self.split, self.documents, self.limit)
-        plan = Waves(texts.text.stream[0], texts.bounds, self.carry, self.streams)
+        plan = Waves(texts.text.stream[0], texts.bounds, self.carry, self._streams(checkpoint))
         scored = self._scored(plan)
         stats = find_statistics(
             self.predictors.values(), checkpoint.model, models.folder_of(self.model), self.stats
@@ -117,6 +118,18 @@ class Run:
         if self.documents:
             by = ByDocument(texts.numbers[scored], np.array(texts.labels(vocabulary)))
         return Result(about, Scored(*columns), scores, by, vocabulary)
+
+    def _streams(self, checkpoint: Checkpoint) -> int:
+        """Return how many documents to read side by side."""
+        rows = self.predictors.values()
+        streams = streams_within(self.memory, self.streams, rows, checkpoint.model)
+        if streams < self.streams and self.carry != "none":
+            raise ValueError(
+                f"{self.streams} streams do not fit into {self.memory:,} bytes, and what is "
+                "carried from document to document depends on their number; give --streams "
+                f"{streams}, or more --memory"
+            )
+        return streams
 
     def _scored(self, plan: Waves) -> NDArray[np.bool_]:
         """(N,): which tokens of the text are scored."""

@@ -62,6 +62,12 @@ class Settings:
         """Return the module whose parameters are what adapts."""
         return targets.parse(self.target).of(model)
 
+    def adapted_bytes(self, model: Any) -> int:
+        """Return how much memory the weights take that adapt, for each stream."""
+        if self.rule is None:
+            return 0
+        return sum(weight.nbytes for weight in self.adapted(model).parameters())
+
     def predictor(
         self, model: Any, stats: GradientStats | None = None, engine: kernels.Name = "auto"
     ) -> Base:
@@ -154,6 +160,19 @@ def find_statistics(
         stats.priors(row.adapted(model))
         found[target] = stats
     return found
+
+
+def streams_within(memory: int | None, streams: int, rows: Iterable[Settings], model: Any) -> int:
+    """Return how many of so many streams fit into a memory in bytes, at least one.
+
+    Each has adapted weights of its own, and a gradient of them while it learns.
+    """
+    if memory is None:
+        return streams
+    if memory < 1:
+        raise ValueError(f"a memory of {memory} bytes holds nothing; give 1 or more")
+    each = max((2 * row.adapted_bytes(model) for row in rows), default=0)
+    return max(1, min(streams, memory // each)) if each else streams
 
 
 def choose(

@@ -27,7 +27,7 @@ from dyneval.evaluation import LIMIT_FACTOR, evaluate
 from dyneval.neural_cache import Base
 from dyneval.predictors import Predictor
 from dyneval.results import ROUNDING
-from dyneval.settings import Settings, find_statistics
+from dyneval.settings import Settings, find_statistics, streams_within
 from dyneval.vocabularies import Unknown
 
 Array = NDArray[np.float64]
@@ -225,10 +225,11 @@ class Sequences:
         report: Report | None = None,
         *,
         streams: int = 1,
+        memory: int | None = None,
         folder: Path | str | None = None,
         resume: bool = False,
     ) -> Timescales:
-        """Read the sequences, `streams` of them side by side.
+        """Read the sequences, `streams` of them side by side, or as many as fit into a memory.
 
         In a `folder` those that were read are kept; `resume` goes on behind them, and a later run
         may have more sequences. A predictor that diverges ends the run.
@@ -241,6 +242,8 @@ class Sequences:
         stats = find_statistics(
             self.predictors.values(), checkpoint.model, models.folder_of(self.model), self.stats
         )
+
+        streams = streams_within(memory, streams, self.predictors.values(), checkpoint.model)
 
         def make(name: str) -> Base:
             row = self.predictors[name]

@@ -24,6 +24,7 @@ from dyneval.cli.options import (
     Json,
     LearningRate,
     Log,
+    Memory,
     Model,
     Quiet,
     Resume,
@@ -38,6 +39,7 @@ from dyneval.cli.options import (
     TensorBoard,
     Threads,
     Unknown,
+    bytes_of,
     check_resume,
     first_release,
     given,
@@ -54,6 +56,7 @@ def evaluate(
     documents: Documents = None,
     carry: Carry = "none",
     streams: Streams = 1,
+    memory: Memory = None,
     rule: Rule = None,
     learning_rate: LearningRate = None,
     decay_rate: DecayRate = None,
@@ -151,6 +154,7 @@ def evaluate(
         documents,
         carry,  # type: ignore[arg-type]
         streams,
+        bytes_of(memory),
     )
     with bars("tokens", quiet=quiet) as update, logs(log, tensorboard) as note:
 

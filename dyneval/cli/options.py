@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,6 +63,13 @@ SettingsFiles = Annotated[
     list[Path] | None,
     Option(help="A file that `tune` wrote; may be repeated (default: the model folder's)"),
 ]
+Memory = Annotated[
+    str | None,
+    Option(
+        help="Bytes for what adapts, as 4GB; fewer streams are read at a time if need be.",
+        metavar="SIZE",
+    ),
+]
 Save = Annotated[Path | None, Option(help="Write the result (.json, and .npz beside).")]
 Checkpoint = Annotated[Path | None, Option(help="Keep what was reached in a folder.")]
 Resume = Annotated[bool, Option("--resume", help="Go on from the --checkpoint folder.")]
@@ -81,6 +89,18 @@ def use(threads: int | None) -> None:
 
     if threads:
         torch.set_num_threads(threads)
+
+
+def bytes_of(size: str | None) -> int | None:
+    """Return how many bytes a size is.
+
+    >>> bytes_of("4GB"), bytes_of("500000")
+    (4000000000, 500000)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) *([kMGT]?)B?", size) if size else None
+    if size and not found:
+        raise ValueError(f"{size!r} is no size; give bytes, or as 500MB or 4GB")
+    return int(float(found[1]) * 1000 ** " kMGT".index(found[2] or " ")) if found else None
 
 
 def given(**flags: Any) -> dict[str, Any]:
@@ -123,5 +143,7 @@ def rows_of(model: str, files: list[Path] | None) -> dict[str, Settings]:
     from dyneval import models, settings
 
     own = models.folder_of(model) / settings.FILE
-    paths = files if files else [own] if own.exists() else []
+    # by its name alone, a file is also found in the model's folder
+    beside = [path if path.exists() else own.parent / path for path in files or ()]
+    paths = beside if files else [own] if own.exists() else []
     return {name: row for path in paths for name, row in settings.read(path).items()}

@@ -19,6 +19,7 @@ from dyneval.cli.options import (
     Epsilon,
     Json,
     LearningRate,
+    Memory,
     Model,
     Quiet,
     Resume,
@@ -31,6 +32,7 @@ from dyneval.cli.options import (
     Target,
     Threads,
     Unknown,
+    bytes_of,
     check_resume,
     given,
     rows_of,
@@ -52,6 +54,7 @@ def timescales(
         bool, Option("--break-even", help="Tell after how many tokens learning has paid.")
     ] = False,
     streams: Annotated[int, Option(help="Sequences to read side by side.")] = 1,
+    memory: Memory = None,
     rule: Rule = None,
     learning_rate: LearningRate = None,
     decay_rate: DecayRate = None,
@@ -107,7 +110,9 @@ def timescales(
         def show(at: timescales_.Progress) -> None:
             update(at.name, at.done, at.total, report.running(at.nats, vocabulary.kind))
 
-        found = task.execute(show, streams=streams, folder=checkpoint, resume=resume)
+        found = task.execute(
+            show, streams=streams, memory=bytes_of(memory), folder=checkpoint, resume=resume
+        )
     value = found.to_json(bucket, last, break_even)
     if save:
         found.save(save, value)
