@@ -85,16 +85,16 @@ class Tuned(NamedTuple):
 def suggest(trial: Any, settings: Settings, vary: tuple[str, ...]) -> Settings:
     """Return the settings of a trial, from ranges that hold those that tuning begins with.
 
-    The lowest eighth of the range of λ means λ = 0.
+    The lowest sixth of the range of λ means λ = 0.
     """
     values: dict[str, Any] = {}
     if settings.rule is not None:
         rms = "rms" in settings.rule
         if "learning_rate" in vary:
-            low, high = _around(settings.learning_rate, *((3e-6, 1e-3) if rms else (3e-3, 3.0)))
+            low, high = _around(settings.learning_rate, *((1e-5, 5e-4) if rms else (1e-2, 1.0)))
             values["learning_rate"] = trial.suggest_float("learning_rate", low, high, log=True)
         if "decay_rate" in vary and "decay" in settings.rule:
-            low, high = _around(settings.decay_rate, 1e-4, 10**-0.5)
+            low, high = _around(settings.decay_rate, 3e-4, 0.1)
             low, high = math.log10(low), math.log10(high)
             exponent = trial.suggest_float("decay_exponent", low - 0.5, high)
             values["decay_rate"] = 0.0 if exponent < low else 10**exponent
@@ -264,7 +264,10 @@ def _ask(study: Any, settings: Settings, plan: Plan, count: int) -> tuple[Any, S
 
     # a sampler of its own for each trial: what comes next does not depend on what was stopped
     study.sampler = TPESampler(
-        n_startup_trials=max(4, plan.trials // 3), seed=plan.seed + count, constant_liar=False
+        n_startup_trials=max(4, plan.trials // 3),
+        multivariate=True,  # η and λ go together: what moves further is to be pulled further
+        seed=plan.seed + count,
+        constant_liar=False,
     )
     if count == 0 and plan.sampler == "tpe" and not _trials(study, "WAITING"):
         study.enqueue_trial(start(settings, plan.vary))

@@ -194,11 +194,11 @@ def suggestions(row, vary=tuning.VARIED, count=200):
 
 
 def test_no_decay_at_all_can_be_reached():
-    """In every search space with a decay, by one trial in eight."""
+    """In every search space with a decay, by one trial in six."""
     for name in ("sgd+decay", "rms+decay", "rms+rms-decay"):
         rates = [row.decay_rate for row in suggestions(table_1(5)[name])]
-        assert 10 < rates.count(0.0) < 45
-        assert all(1e-4 <= rate <= 10**-0.5 for rate in rates if rate)
+        assert 15 < rates.count(0.0) < 55
+        assert all(3e-4 <= rate <= 0.1 for rate in rates if rate)
 
 
 def test_only_what_is_to_vary_does():
@@ -208,9 +208,9 @@ def test_only_what_is_to_vary_does():
     varied = suggestions(row, tuning.MAY_VARY)
     assert {found.segment_length for found in varied} == {1, 2, 5, 10, 20, 50}
     assert all(2e-6 <= found.epsilon <= 2e-4 for found in varied)
-    assert all(3e-6 <= found.learning_rate <= 1e-3 for found in varied)
+    assert all(1e-5 <= found.learning_rate <= 5e-4 for found in varied)
     sgd = suggestions(table_1(5)["sgd"], tuning.MAY_VARY)
-    assert all(3e-3 <= found.learning_rate <= 3 for found in sgd)
+    assert all(1e-2 <= found.learning_rate <= 1 for found in sgd)
     assert {(found.decay_rate, found.epsilon) for found in sgd} == {(2e-3, 2e-5)}
     caches = suggestions(table_1(5)["cache"], ())
     assert len({found.cache_size for found in caches}) == 5
