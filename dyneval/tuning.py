@@ -33,6 +33,7 @@ GRID = tuple(  # η and λ, the authors', of their rule
     for rate in (3e-5, 4e-5, 5e-5, 6e-5, 7e-5, 1e-4)
     for decay in (1e-3, 2e-3, 3e-3, 5e-3)
 )
+LEAST = 3e-4  # λ; a little below, it is 0
 CHECKS = 8  # how often a trial is compared with the others on its way
 
 
@@ -94,7 +95,7 @@ def suggest(trial: Any, settings: Settings, vary: tuple[str, ...]) -> Settings:
             low, high = _around(settings.learning_rate, *((1e-5, 5e-4) if rms else (1e-2, 1.0)))
             values["learning_rate"] = trial.suggest_float("learning_rate", low, high, log=True)
         if "decay_rate" in vary and "decay" in settings.rule:
-            low, high = _around(settings.decay_rate, 3e-4, 0.1)
+            low, high = _around(settings.decay_rate, LEAST, 0.1)
             low, high = math.log10(low), math.log10(high)
             exponent = trial.suggest_float("decay_exponent", low - 0.5, high)
             values["decay_rate"] = 0.0 if exponent < low else 10**exponent
@@ -124,7 +125,7 @@ def start(settings: Settings, vary: tuple[str, ...]) -> dict[str, Any]:
             if name in vary and getattr(settings, name):
                 parameters[name] = getattr(settings, name)
         if "decay_rate" in vary:
-            parameters["decay_exponent"] = math.log10(settings.decay_rate or 10**-4.5)
+            parameters["decay_exponent"] = math.log10(settings.decay_rate or LEAST / 2)
     if settings.cache_size:
         parameters |= {
             "cache_size": settings.cache_size,
@@ -320,6 +321,11 @@ def _read(
                 return
 
 
+def _read_by(row: Settings, stats: Statistics) -> GradientStats | None:
+    """Return the statistics that a row needs: its target's."""
+    return stats.get(row.target) if row.needs_statistics else None
+
+
 def tune_rows(
     rows: Mapping[str, Settings],
     checkpoint: Checkpoint,
@@ -368,7 +374,7 @@ def tune_rows(
                 f"the authors' grid is of a rule with RMS, and {name} is none of these"
             )
         if not (row.rule and row.cache_size):  # whose rule is not known yet
-            row.predictor(checkpoint.model, stats.get(row.target), engine)
+            row.predictor(checkpoint.model, _read_by(row, stats), engine)
     tuned: dict[str, Tuned] = {}
     for name, row in rows.items():
         known = settings.read(path) if path.exists() else {}
@@ -381,7 +387,7 @@ def tune_rows(
             name,
             row,
             checkpoint.model,
-            stats.get(row.target) if row.needs_statistics else None,
+            _read_by(row, stats),
             waves,
             replace(plan, vary=vary),
             path.with_suffix(".journal"),

@@ -13,6 +13,7 @@ from dyneval import corpora, gradient_stats, models, settings, storage, tuning
 from dyneval.evaluation import evaluate
 from dyneval.run import Run
 from dyneval.settings import Settings, table_1
+from dyneval.targets import ALL
 from dyneval.tuning import Plan
 from dyneval.waves import Waves
 
@@ -86,7 +87,7 @@ def test_documents_are_read_as_in_an_evaluation(checkpoints, checkpoint, shifted
     path = tmp_path / "settings.json"
     plan = replace(QUICK, trials=2, confirm=1)
     rows = {"dynamic": START}
-    found = tuning.tune_rows(rows, checkpoint, None, corpus, "all", plan, path, None, 300, **how)[
+    found = tuning.tune_rows(rows, checkpoint, {}, corpus, "all", plan, path, None, 300, **how)[
         "dynamic"
     ]
     assert storage.read_json(path)["tuning"]["dynamic"].items() >= how.items()
@@ -98,13 +99,13 @@ def test_documents_are_read_as_in_an_evaluation(checkpoints, checkpoint, shifted
     for other in ({"streams": 3}, {"carry": "none"}, {"documents": "chunks:10"}):
         with pytest.raises(ValueError, match="was begun with another "):
             tuning.tune_rows(
-                rows, checkpoint, None, corpus, "all", plan, path, None, 300, **how | other
+                rows, checkpoint, {}, corpus, "all", plan, path, None, 300, **how | other
             )
 
 
 def test_documents_without_a_token_to_score_cannot_be_tuned_on(checkpoint, shifted, tmp_path):
     corpus = corpora.load(shifted, checkpoint.vocabulary)
-    line = [{"dynamic": START}, checkpoint, None, corpus, "all", QUICK, tmp_path / "a.json"]
+    line = [{"dynamic": START}, checkpoint, {}, corpus, "all", QUICK, tmp_path / "a.json"]
     with pytest.raises(ValueError, match=r"shifted.txt \(all\) is too short to tune on"):
         tuning.tune_rows(*line, documents="chunks:1")
 
@@ -151,7 +152,7 @@ class Fragile(nn.Module):
 
 def test_diverged_trials_are_given_up(stream, tmp_path):
     """Those of a large step break this model, others do not; no figure of any is NaN."""
-    plan = replace(QUICK, trials=10, vary=("learning_rate",))
+    plan = replace(QUICK, trials=10, confirm=5, vary=("learning_rate",))
     row = Settings(10, "sgd", learning_rate=2.9)
     best, record = tuning.tune(
         "a", row, Fragile(0.5), None, whole(stream), plan, tmp_path / "journal"
@@ -389,7 +390,7 @@ def test_rows_are_written_as_they_are_tuned(checkpoint, checkpoints, shifted, tm
     rows = {name: table_1(5)[name] for name in ("rms+rms-decay", "cache", "dynamic+cache")}
     seen = []
     found = tuning.tune_rows(
-        *(rows, checkpoint, stats, corpus, "valid", plan, path),
+        *(rows, checkpoint, {ALL: stats}, corpus, "valid", plan, path),
         report=lambda name, at: seen.append((name, path.exists() and list(settings.read(path)))),
     )
     assert dict(seen) == {
@@ -420,10 +421,12 @@ def test_statistics_that_nobody_reads_may_be_anyones(checkpoint, checkpoints, sh
     corpus, plan = corpora.load(shifted, checkpoint.vocabulary), Plan(1, 20, 1)
     path = tmp_path / "settings.json"
     rows = {"sgd": table_1(5)["sgd"], "cache": table_1(5)["cache"]}
-    assert set(tuning.tune_rows(rows, checkpoint, others, corpus, "valid", plan, path)) == set(rows)
+    assert set(
+        tuning.tune_rows(rows, checkpoint, {ALL: others}, corpus, "valid", plan, path)
+    ) == set(rows)
     rows = {"rms+decay": table_1(5)["rms+decay"]}
     with pytest.raises(ValueError, match="belong to other weights"):
-        tuning.tune_rows(rows, checkpoint, others, corpus, "valid", plan, path)
+        tuning.tune_rows(rows, checkpoint, {ALL: others}, corpus, "valid", plan, path)
 
 
 def test_rows_that_cannot_be_tuned_are_refused_before_the_first_is(checkpoint, shifted, tmp_path):
@@ -432,7 +435,7 @@ def test_rows_that_cannot_be_tuned_are_refused_before_the_first_is(checkpoint, s
 
     def refused(says, rows, to=path, plan=QUICK, **changes):
         with pytest.raises(ValueError, match=re.escape(says)):
-            tuning.tune_rows(rows, checkpoint, None, corpus, "valid", plan, to, **changes)
+            tuning.tune_rows(rows, checkpoint, {}, corpus, "valid", plan, to, **changes)
         assert not list(tmp_path.iterdir())
 
     refused("no gradient statistics", table_1(5))
