@@ -11,7 +11,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 # a worker: two pools on two
 .PHONY: demo test bench clean
 
 demo: .venv/installed
-	$(BIN)/dyneval evaluate --limit 65536 --report out/report
+	$(BIN)/dyneval evaluate --limit 65536 --figure out/demo.png --report out/report
 
 test: .venv/installed-dev
 	$(BIN)/ruff check
@@ -22,6 +22,7 @@ test: .venv/installed-dev
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/streams.py
 
 clean:
 	rm -rf .venv dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
