@@ -1,5 +1,7 @@
 """Targets: each adapts what it says, as the paper's loop does, alone and many streams at once."""
 
+import copy
+
 import checks
 import oracle
 import pytest
@@ -289,3 +291,15 @@ def test_statistics_belong_to_their_target(lstm, tmp_path):
     with pytest.raises(ValueError, match="belong to other weights"):
         found.priors(HiddenMatrix(3).of(tiny("lstm, tied")))
     assert found.priors(HiddenMatrix(3).of(lstm)).keys() == {"matrix"}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that torch can use")
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_a_gpu_computes_the_same(model, make_stats, streams, target):
+    found = []
+    for device in ("cpu", "cuda"):
+        own = target.of(copy.deepcopy(model).to(device))
+        dynamic = Dynamic(own, RULES[-1], stats_of(own, make_stats).priors(own), "generic")
+        found.append(scores(dynamic, streams[:, :31]).cpu())
+    close(found[1], found[0])
