@@ -37,7 +37,7 @@ def describe(
         "note": corpus.note,
         "vocabulary": {"kind": checkpoint.vocabulary.kind, "size": len(checkpoint.vocabulary)},
         "unknown": corpus.unknown,
-        "statistics": {target: asdict(each.collection) for target, each in stats.items()},
+        "statistics": {target: asdict(each.collection) for target, each in stats.items()} or None,
         "versions": {
             # not imported: it names the public modules, which stand above this one
             "dyneval": sys.modules["dyneval"].__version__,

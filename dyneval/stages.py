@@ -20,6 +20,7 @@ from dyneval import (
     kernels,
     models,
     storage,
+    targets,
     training,
     tuning,
 )
@@ -100,18 +101,23 @@ class Statistics:
     batch_size: int = 100
     batches: int | None = None
     segment_length: int | None = None  # default: that of the vocabulary
+    target: str = targets.ALL  # which weights they are of
 
     @property
     def file(self) -> str:
         """Return the name of the file in the model's folder."""
-        if self == Statistics():
-            return gradient_stats.FILE
+        whole = Path(gradient_stats.file_of(self.target))
         parts = (self.batch_size, self.batches or "all", self.segment_length or "default")
-        return "gradient-stats-" + "-".join(map(str, parts)) + ".safetensors"
+        named = whole.stem + "-" + "-".join(map(str, parts)) + whole.suffix
+        return whole.name if self._by_default else named
 
     def given(self, model: Path) -> Path | None:
         """Return the file to read in a model's folder; None: the one that is read by default."""
-        return None if self == Statistics() else model / self.file
+        return None if self._by_default else model / self.file
+
+    @property
+    def _by_default(self) -> bool:
+        return self == Statistics(target=self.target)
 
 
 @dataclass(frozen=True)
@@ -200,7 +206,7 @@ class Collect:
         text = corpora.load(work.text(self.base.corpus), checkpoint.vocabulary)
         length = wanted.segment_length or default_length(checkpoint.vocabulary)
         collection.collect(
-            checkpoint.model,
+            targets.parse(wanted.target).of(checkpoint.model),
             text,
             length,
             batch_size=wanted.batch_size,
