@@ -338,7 +338,8 @@ class _Rowwise(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         name, uses, turned = ctx.use
-        uses.append((name, gradient, x) if turned else (name, x, gradient))
+        inputs = x.detach()  # with its graph it would keep the list alive that it is in
+        uses.append((name, gradient, inputs) if turned else (name, inputs, gradient))
         error = None
         if ctx.needs_input_grad[0]:
             error = torch.bmm(gradient, weight.mT if turned else weight)

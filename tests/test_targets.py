@@ -1,6 +1,8 @@
 """Targets: each adapts what it says, as the paper's loop does, alone and many streams at once."""
 
 import copy
+import gc
+import weakref
 
 import checks
 import oracle
@@ -197,6 +199,24 @@ def test_streams_are_batched_where_that_pays(make_stats, streams):
     for target in (HiddenMatrix(3), LowRank(1)):
         assert kind(target, count=1) == kind(target) == (Batched, "batched")
         assert kind(target, "reference") == (Rows, "reference")
+
+
+def test_nothing_of_a_segment_stays(lstm, make_stats, streams, monkeypatch):
+    """What the gradients are made of is not held by the graph that it came of."""
+    held = []
+    collected = Batched._collected
+
+    def spy(self, gradients):
+        tensors = (t for uses in self._uses.values() for _, *pair in uses for t in pair)
+        held.extend(map(weakref.ref, tensors))
+        return collected(self, gradients)
+
+    monkeypatch.setattr(Batched, "_collected", spy)
+    own = HiddenMatrix(3).of(lstm)
+    scores(Dynamic(own, Sgd(0.1), stats_of(own, make_stats).priors(own)), streams[:2, :20])
+    gc.collect()
+    assert held
+    assert not any(reference() is not None for reference in held)
 
 
 class Recurrent(nn.Module):
