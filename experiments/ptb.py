@@ -58,7 +58,7 @@ MIDDLE = replace(
     constant_epochs=5,
     precision="bfloat16",
 )
-PLAN = Plan(trials=12, prefix=20_000, confirm=2)
+PLAN = Plan(trials=24, prefix=20_000, confirm=2, vary=("learning_rate", "decay_rate", "epsilon"))
 
 paper = (
     Study("ptb-lstm", "lstm", Base("ptb-lstm", "ptb", recipes.PAPER["ptb-lstm"]), TABLE, PLAN),
