@@ -245,7 +245,7 @@ class Writing:
             known = {word for each in rest for word in words(corpus.vocabulary.show(each))}
         folder = models.folder_of(self.model)
         stats = find_statistics([settings], checkpoint.model, folder, self.stats)
-        predictor = settings.predictor(checkpoint.model, stats.get(settings.target), self.engine)
+        predictor = settings.predictor(checkpoint.model, settings.reads(stats), self.engine)
         end = condition(predictor, part.stream, settings.segment_length, report)
         about = provenance.describe(self.model, checkpoint, corpus, self.split, stats) | {
             **{name: getattr(self, name) for name in ("skip", "limit", "length", "known")},

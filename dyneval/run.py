@@ -101,7 +101,7 @@ class Run:
             self.predictors.values(), checkpoint.model, models.folder_of(self.model), self.stats
         )
         predictors = {
-            name: settings.predictor(checkpoint.model, stats.get(settings.target), self.engine)
+            name: settings.predictor(checkpoint.model, settings.reads(stats), self.engine)
             for name, settings in self.predictors.items()
         }
         about = self._about(checkpoint, corpus, len(texts.text), stats)

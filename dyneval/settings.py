@@ -58,6 +58,10 @@ class Settings:
         rule = self._rule()
         return rule is not None and rule.needs_statistics
 
+    def reads(self, stats: Statistics) -> GradientStats | None:
+        """Return the statistics that the rule reads, its target's, or None."""
+        return stats.get(self.target) if self.needs_statistics else None
+
     def adapted(self, model: Any) -> Any:
         """Return the module whose parameters are what adapts."""
         return targets.parse(self.target).of(model)

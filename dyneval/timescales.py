@@ -247,7 +247,7 @@ class Sequences:
 
         def make(name: str) -> Base:
             row = self.predictors[name]
-            return row.predictor(checkpoint.model, stats.get(row.target), self.engine)
+            return row.predictor(checkpoint.model, row.reads(stats), self.engine)
 
         about = provenance.describe(self.model, checkpoint, corpus, self.split, stats) | {
             "length": self.length,

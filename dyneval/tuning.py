@@ -321,11 +321,6 @@ def _read(
                 return
 
 
-def _read_by(row: Settings, stats: Statistics) -> GradientStats | None:
-    """Return the statistics that a row needs: its target's."""
-    return stats.get(row.target) if row.needs_statistics else None
-
-
 def tune_rows(
     rows: Mapping[str, Settings],
     checkpoint: Checkpoint,
@@ -374,7 +369,7 @@ def tune_rows(
                 f"the authors' grid is of a rule with RMS, and {name} is none of these"
             )
         if not (row.rule and row.cache_size):  # whose rule is not known yet
-            row.predictor(checkpoint.model, _read_by(row, stats), engine)
+            row.predictor(checkpoint.model, row.reads(stats), engine)
     tuned: dict[str, Tuned] = {}
     for name, row in rows.items():
         known = settings.read(path) if path.exists() else {}
@@ -387,7 +382,7 @@ def tune_rows(
             name,
             row,
             checkpoint.model,
-            _read_by(row, stats),
+            row.reads(stats),
             waves,
             replace(plan, vary=vary),
             path.with_suffix(".journal"),
