@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dyneval.kernels.compiling import call, jit, kernel
-from dyneval.kernels.network import add, collect, copy, move_bias, move_rows, partial, pull_back
+from dyneval.kernels.network import add, collect, copy, move_back, move_bias, partial, pull_back
 from dyneval.kernels.plans import Record, at, layers, only, padded, segment
 from dyneval.kernels.threads import enter, meet, share
 from dyneval.kernels.vectors import Vector, columnwise, sigmoid, tanh
@@ -132,11 +132,16 @@ def back_through_gates(
 def learn_gates(
     plan: Record, layer: Record, recurrent: int, first: int, last: int, error: int
 ) -> None:
-    """Update the gates' rows of units [first, last); add their part of the inputs' error."""
+    """Update the gates' rows of units [first, last); add their part of the inputs' error.
+
+    First what the way back through time has left in the cache.
+    """
+    for gate in range(3, -1, -1):
+        begin, end = gate * layer.units + first, gate * layer.units + last
+        move_back(plan, layer.weight_hh, begin, end, layer.gates, recurrent)
     for gate in range(4):
         begin, end = gate * layer.units + first, gate * layer.units + last
         pull_back(plan, layer.weight_ih, begin, end, layer.gates, layer.x, error)
-        move_rows(plan, layer.weight_hh, begin, end, layer.gates, recurrent)
         move_bias(plan, layer.bias_ih, begin, end, layer.gates)
         if layer.bias_hh.theta:
             move_bias(plan, layer.bias_hh, begin, end, layer.gates)

@@ -14,7 +14,7 @@ from dyneval.kernels.lstm import (
     run_cell_back,
     start_back,
 )
-from dyneval.kernels.network import collect, copy, move_rows, partial, pull_back
+from dyneval.kernels.network import collect, copy, move_back, partial, pull_back
 from dyneval.kernels.plans import Record, at, layers, only, padded, segment
 from dyneval.kernels.threads import enter, meet, share
 from dyneval.kernels.vectors import columnwise
@@ -92,7 +92,7 @@ def _learn_layer(plan: Record, layer: Record, thread: int, side: int) -> int:
     error = partial(plan, side, thread, count, layer.inputs)
     learn_gates(plan, layer, layer.m, first, last, error)
     pull_back(plan, layer.weight_mx, first, last, layer.factor_error, layer.x, error)
-    move_rows(plan, layer.weight_mh, first, last, layer.product_error, layer.hidden)
+    move_back(plan, layer.weight_mh, first, last, layer.product_error, layer.hidden)
     meet(plan)
     inputs = padded(plan, layer.inputs)
     collect(plan, side, thread, count, layer.inputs, layer.x_error, inputs)

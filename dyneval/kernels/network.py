@@ -11,7 +11,7 @@ from typing import Any
 
 from dyneval.kernels.compiling import call, jit, kernel
 from dyneval.kernels.plans import Record, at, integers, layers, only, padded, segment
-from dyneval.kernels.products import BLOCK
+from dyneval.kernels.products import BLOCK, TOKENS
 from dyneval.kernels.rates import RMS
 from dyneval.kernels.threads import enter, meet, share
 from dyneval.kernels.updates import catch_up
@@ -136,18 +136,34 @@ def learn_output(pointer: Any, thread: int) -> None:
 def pull_back(
     plan: Record, weight: Record, first: int, last: int, d: int, x: int, error: int
 ) -> None:
-    """E += D W for rows [first, last) and update them, while they are in the cache."""
+    """E += D W for rows [first, last) and update them: in one pass, or while they are in cache."""
     rows, columns, count = padded(plan, weight.rows), weight.columns, plan.count
     width = padded(plan, columns)
+    if count <= TOKENS:
+        call(
+            plan.learn,
+            (weight, weight.reads, first, last, d, rows, x, width, count, error, width),
+        )
+        return
     for begin in range(first, last, BLOCK):
         end = min(begin + BLOCK, last)
         call(plan.back, (weight.theta, columns, begin, end, d, rows, 0, count, error, width, 0))
-        move_rows(plan, weight, begin, end, d, x)
+        _move_rows(plan, weight, begin, end, d, x)
 
 
 @jit
-def move_rows(plan: Record, weight: Record, first: int, last: int, d: int, x: int) -> None:
-    """Update rows [first, last) of a matrix by the gradients D of its outputs, X its inputs."""
+def move_back(plan: Record, weight: Record, first: int, last: int, d: int, x: int) -> None:
+    """Update rows [first, last) of a matrix by the gradients D of its outputs, X its inputs.
+
+    From the last row to the first: the last ones were read last, and may be in the cache still.
+    """
+    for k in range((last - first + BLOCK - 1) // BLOCK, 0, -1):
+        begin = first + BLOCK * (k - 1)
+        _move_rows(plan, weight, begin, min(begin + BLOCK, last), d, x)
+
+
+@jit
+def _move_rows(plan: Record, weight: Record, first: int, last: int, d: int, x: int) -> None:
     rows, columns = padded(plan, weight.rows), weight.columns
     width = padded(plan, columns)
     call(

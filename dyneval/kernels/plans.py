@@ -20,7 +20,7 @@ from dyneval.kernels.compiling import Number, intrinsic, jit
 Record = Any  # one of those below, seen by numba
 
 # the kernels that those of a segment call, by address
-KERNELS = ("project", "back", "move", "embed", "score", "learn_output", "learn_embedding")
+KERNELS = ("project", "back", "move", "learn", "embed", "score", "learn_output", "learn_embedding")
 
 
 @cache

@@ -27,6 +27,7 @@ _KERNELS: dict[str, Kernel] = {
     "project": products.project,
     "back": products.back,
     "move": updates.move,
+    "learn": updates.learn,
     "embed": network.embed,
     "score": network.score,
     "learn_output": network.learn_output,

@@ -23,10 +23,10 @@ from dyneval.kernels.rates import PRIOR, RMS
 from dyneval.kernels.vectors import INTEGER, Lanes, Total, Vector, over_columns
 
 _FIRST_CACHE = 16384  # bytes of it that inputs may take
-_ROWS = 4  # of a tile, where there are too many inputs for registers or the first cache
-# Bytes to ask for ahead. Processors follow a row by themselves, but only to the end of its 4 KB;
-# where many inputs make a tile slow, closer is enough.
-_AHEAD, _NEAR = 1024, 256
+_ROWS = 4  # of a tile, where rows share what they read of inputs and errors
+# Bytes to ask for ahead, where rows come one by one: processors follow a row by themselves, but
+# only to the end of its 4 KB. Tiles of several rows ask for the next tile.
+_AHEAD = 4096
 
 
 def _moved(
@@ -49,6 +49,41 @@ def _moved(
 
 def _pull(rms: Vector | None, decay: Vector, norm: Vector) -> Vector:
     return decay if rms is None else decay + (norm * rms).at_most(1)
+
+
+class _Weight:
+    """A matrix that moves: how to emit what happens at one place of it, with what a rule reads."""
+
+    def __init__(
+        self, builder: ir.IRBuilder, lanes: Lanes, arguments: Any, rates: ir.Value, reads: int
+    ) -> None:
+        self._lanes = lanes
+        sources = [Matrix(builder, lanes.place(place), arguments[3]) for place in arguments[:3]]
+        needed = (True, bool(reads & PRIOR), bool(reads & RMS))
+        self._sources = [s if n else None for s, n in zip(sources, needed, strict=True)]
+        self._theta = sources[0]
+        self._rates = [lanes.spread(rate) for rate in cgutils.unpack_tuple(builder, rates)]
+
+    def fetch(self, row: ir.Value, column: ir.Value) -> None:
+        """Ask for what will be read at a place; of it, θ alone is of use again soon."""
+        for source in self._sources:
+            if source is not None:
+                self._lanes.fetch(source.at(row, column), once=source is not self._theta)
+
+    def load(self, row: ir.Value, column: ir.Value, mask: Any) -> Vector:
+        """Return θ."""
+        return self._lanes.load(self._theta.at(row, column), mask)
+
+    def move(
+        self, row: ir.Value, column: ir.Value, mask: Any, old: Vector, gradient: Vector
+    ) -> None:
+        """Write what θ becomes."""
+        prior, rms = (
+            self._lanes.load(source.at(row, column), mask) if source is not None else None
+            for source in self._sources[1:]
+        )
+        moved = _moved(old, gradient, prior, rms, *self._rates)
+        self._lanes.store(moved, self._theta.at(row, column), mask)
 
 
 @intrinsic
@@ -75,30 +110,12 @@ def _move(
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         lanes = Lanes(builder, d.dtype)
-        weights, priors, scales = (
-            Matrix(builder, lanes.place(arguments[k]), arguments[3]) for k in range(3)
-        )
+        w = _Weight(builder, lanes, arguments, arguments[11], reads.literal_value)
         gradients = Matrix(builder, arguments[6], arguments[7])
         inputs = Matrix(builder, arguments[8], arguments[9])
         begin, end = cgutils.unpack_tuple(builder, arguments[4])
         left, right = cgutils.unpack_tuple(builder, arguments[5])
         number = arguments[10]
-        scalars = [lanes.spread(rate) for rate in cgutils.unpack_tuple(builder, arguments[11])]
-        read = [weights] + [priors] * bool(reads.literal_value & PRIOR)
-        read += [scales] * bool(reads.literal_value & RMS)
-
-        def move(row: ir.Value, column: ir.Value, mask: Any, gradient: Vector) -> None:
-            place = weights.at(row, column)
-            old = lanes.load(place, mask)
-            towards, scale = (
-                lanes.load(source.at(row, column), mask) if source in read else None
-                for source in (priors, scales)
-            )
-            lanes.store(_moved(old, gradient, towards, scale, *scalars), place, mask)
-
-        def fetch(row: ir.Value, column: ir.Value, ahead: int) -> None:
-            for source in read:
-                lanes.fetch(source.at(row, plus(builder, column, ahead * 8 // lanes.bits)))
 
         def few(row: ir.Value, tokens: int) -> None:
             factors = [
@@ -107,10 +124,10 @@ def _move(
 
             def body(column: ir.Value, mask: ir.Value | None) -> None:
                 gradient = lanes.constant(0)
-                fetch(row, column, _AHEAD)
+                w.fetch(row, plus(builder, column, _AHEAD * 8 // lanes.bits))
                 for i, factor in enumerate(factors):
                     gradient += factor * lanes.load(inputs.at(INTEGER(i), column), mask)
-                move(row, column, mask, gradient)
+                w.move(row, column, mask, w.load(row, column, mask), gradient)
 
             over_columns(lanes, left, right, body)
 
@@ -120,14 +137,14 @@ def _move(
             def body(column: ir.Value, mask: ir.Value | None) -> None:
                 sums = [Total(lanes) for _ in lines]
                 for line in lines:
-                    fetch(line, column, _NEAR)
+                    w.fetch(plus(builder, line, rows), column)
                 with cgutils.for_range(builder, number, intp=INTEGER) as loop:
                     given = lanes.load(inputs.at(loop.index, column), mask)
                     for line, total in zip(lines, sums, strict=True):
                         factor = lanes.spread(builder.load(gradients.at(loop.index, line)))
                         total.add(factor * given)
                 for line, total in zip(lines, sums, strict=True):
-                    move(line, column, mask, total.value())
+                    w.move(line, column, mask, w.load(line, column, mask), total.value())
 
             over_columns(lanes, left, right, body)
 
@@ -149,6 +166,73 @@ def _move(
     size = types.intp
     weights = (theta, prior, rms, size, rows, columns)
     return types.void(*weights, d, size, x, size, size, rates, reads), generate
+
+
+@intrinsic
+def _learn(
+    typing: Any,
+    theta: Any,
+    prior: Any,
+    rms: Any,
+    width: Any,
+    rows: Any,
+    d: Any,
+    d_width: Any,
+    x: Any,
+    x_width: Any,
+    count: Any,
+    e: Any,
+    e_width: Any,
+    rates: Any,
+    reads: Any,
+) -> Any:
+    """E[:count] += D[:count, rows] θ[rows] and move θ[rows] by DᵀX, count <= TOKENS, in one pass.
+
+    Each θ is read once, for both, and each of D is one register's for both.
+    """
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        lanes = Lanes(builder, d.dtype)
+        w = _Weight(builder, lanes, arguments, arguments[12], reads.literal_value)
+        begin, end = cgutils.unpack_tuple(builder, arguments[4])
+        gradients, inputs, errors = (
+            Matrix(builder, arguments[k], arguments[k + 1]) for k in (5, 7, 10)
+        )
+
+        def tile(row: ir.Value, rows: int, tokens: int) -> None:
+            lines = [plus(builder, row, a) for a in range(rows)]
+            counted = [INTEGER(i) for i in range(tokens)]
+            factors = [
+                [lanes.spread(builder.load(gradients.at(i, line))) for line in lines]
+                for i in counted
+            ]
+
+            def body(column: ir.Value, mask: ir.Value | None) -> None:
+                for line in lines:
+                    w.fetch(plus(builder, line, rows), column)
+                old = [w.load(line, column, mask) for line in lines]
+                sums = [lanes.constant(0) for _ in lines]
+                for i, each in zip(counted, factors, strict=True):
+                    given = lanes.load(inputs.at(i, column), mask)
+                    error = lanes.load(errors.at(i, column), mask)
+                    for k, factor in enumerate(each):
+                        sums[k] += factor * given
+                        error += old[k] * factor
+                    lanes.store(error, errors.at(i, column), mask)
+                for line, theta, gradient in zip(lines, old, sums, strict=True):
+                    w.move(line, column, mask, theta, gradient)
+
+            over_columns(lanes, INTEGER(0), arguments[3], body)
+
+        def every(tokens: int) -> None:
+            over_rows(builder, begin, end, _ROWS, lambda row, r: tile(row, r, tokens))
+
+        by_count(builder, arguments[9], every)
+        return context.get_dummy_value()
+
+    size = types.intp
+    weights = (theta, prior, rms, size, rows)
+    return types.void(*weights, d, size, x, size, size, e, size, rates, reads), generate
 
 
 @kernel(weight, int, int, int, int, int, PLACE, int, PLACE, int, int)
@@ -179,6 +263,34 @@ def move(
         _move(theta, prior, rms, width, rows, columns, d, d_width, x, x_width, count, rates, 2)
     else:
         _move(theta, prior, rms, width, rows, columns, d, d_width, x, x_width, count, rates, 3)
+
+
+@kernel(weight, int, int, int, PLACE, int, PLACE, int, int, PLACE, int)
+def learn(
+    pointer: Any,
+    reads: int,
+    first: int,
+    last: int,
+    d: Any,
+    d_width: int,
+    x: Any,
+    x_width: int,
+    count: int,
+    e: Any,
+    e_width: int,
+) -> None:
+    """E += D θ[first : last], and move these rows by DᵀX, `count` <= TOKENS."""
+    w = only(pointer)
+    rates = (w.plain, w.scaled, w.epsilon, w.decay, w.norm)
+    theta, prior, rms, width, rows = w.theta, w.prior, w.rms, w.columns, (first, last)
+    if reads == 0:
+        _learn(theta, prior, rms, width, rows, d, d_width, x, x_width, count, e, e_width, rates, 0)
+    elif reads == 1:
+        _learn(theta, prior, rms, width, rows, d, d_width, x, x_width, count, e, e_width, rates, 1)
+    elif reads == 2:
+        _learn(theta, prior, rms, width, rows, d, d_width, x, x_width, count, e, e_width, rates, 2)
+    else:
+        _learn(theta, prior, rms, width, rows, d, d_width, x, x_width, count, e, e_width, rates, 3)
 
 
 @intrinsic

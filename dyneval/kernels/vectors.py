@@ -79,9 +79,13 @@ class Lanes:
             arguments = (value.ir, pointer, SHORT(self.bits // 8), mask)
             self.call(name, *arguments, returns=ir.VoidType())
 
-    def fetch(self, pointer: ir.Value) -> None:
-        """Ask for what is at an address to be brought from memory; it may lie behind an array."""
-        self.call("llvm.prefetch.p0", pointer, SHORT(0), SHORT(3), SHORT(1), returns=ir.VoidType())
+    def fetch(self, pointer: ir.Value, *, once: bool = False) -> None:
+        """Ask for what is at an address to be brought from memory; it may lie behind an array.
+
+        What is needed `once` need not stay in the caches.
+        """
+        near = SHORT(0 if once else 3)
+        self.call("llvm.prefetch.p0", pointer, SHORT(0), near, SHORT(1), returns=ir.VoidType())
 
     def call(self, name: str, *arguments: ir.Value, returns: ir.Type | None = None) -> ir.Value:
         """Call one of LLVM's own functions; it returns a vector unless told otherwise."""
