@@ -20,7 +20,7 @@ TABLES = {"ptb": 24, "wikitext2": 14, "hutter": 12, "text8": 8}  # published row
 FLAGS = ("--engine", "reference", "--device", "cpu", "--threads", 1)
 OWN = """
 '''A table of our own.'''
-from dyneval.experiments import Published
+from dyneval.published import Published
 from dyneval.recipes import Recipe
 from dyneval.stages import Base, Curve, Sample, Statistics, Study
 from dyneval.tuning import Plan
