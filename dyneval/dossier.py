@@ -45,9 +45,18 @@ def _name(path: Path) -> str:
 
 
 def _load(file: Path) -> Shown:
-    value = storage.read_json(file)
-    sequences = isinstance(value, dict) and isinstance(value.get("buckets"), list)
-    return value if sequences or _is_experiment(value) else results.load(file)
+    value: Any = storage.read_json(file)
+    if isinstance(value, dict) and isinstance(value.get("buckets"), list):
+        return value
+    if not _is_experiment(value):
+        return results.load(file)
+    found: Mapping[str, Any] = value
+    try:
+        experiment_report.markdown(found)
+    except results.UNREADABLE as error:
+        message = f"{file} is no whole result of `experiment --save`: {error!r}"
+        raise ValueError(message) from None
+    return found
 
 
 def _is_result(file: Path) -> bool:

@@ -41,7 +41,9 @@ def _summary(name: str, row: Mapping[str, Any]) -> Markup:
         number(row[key], f"{100 * row[key]:{form}}", pointer(*place, key))
         for key, form in (("median_gain", "+.1f"), ("share_with_gain", ".1f"))
     )
-    return join(f"{name}: ", count, " documents, median gain ", median, "%, ", share, "% gain.")
+    return join(
+        f"{name}: ", count, " documents, median gain ", median, "%, ", share, "% of them gain."
+    )
 
 
 def _line(row: Mapping[str, Any], names: tuple[str, str], most: float, whole: bool) -> Markup:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dyneval import published, spelling
@@ -57,7 +58,11 @@ def title(found: Mapping[str, Any]) -> str:
 
 
 def _summary(found: Mapping[str, Any]) -> Markup:
-    lines = list(published.lines(found))
+    lines, own = list(published.lines(found)), list(published.ours(found))
+    shown = {line.place for line in lines}
+    lines += [
+        replace(line, name=f"{line.name}: {line.row}") for line in own if line.place not in shown
+    ]
     facts = [tag("li", f"The paper, {of}: {fact}.") for of, fact in published.facts(found).items()]
     notes = [
         "Gain: by what part the test figure is lower than that of the same model without learning. "
@@ -71,7 +76,7 @@ def _summary(found: Mapping[str, Any]) -> Markup:
         )
     about = {study["run"]["corpus"]: study["run"]["note"] for study in found["studies"]}
     notes += [f"{corpus}: {note}." for corpus, note in about.items() if note]
-    notes += [f"{line.figures['diverged']}." for line in lines if "diverged" in line.figures]
+    notes += [f"{line.figures['diverged']}." for line in own if "diverged" in line.figures]
     return join(
         tag("ul", *facts, class_="published") if facts else None,
         _beside(found, lines) if lines else None,
