@@ -61,7 +61,12 @@ def _load(file: Path) -> Shown:
 
 def _is_result(file: Path) -> bool:
     """Tell whether a file of a folder is one to report; others lie beside them."""
-    return file.with_suffix(".npz").exists() or _is_experiment(storage.read_json(file))
+    if file.with_suffix(".npz").exists():
+        return True
+    try:
+        return _is_experiment(storage.read_json(file))
+    except ValueError:  # no JSON at all
+        return False
 
 
 def _is_experiment(value: Any) -> bool:
@@ -79,10 +84,8 @@ def write(found: Mapping[str, Shown], folder: Path) -> Path:
     """Write the page, the tables and the figures of results -> the page's path."""
     check(folder)
     page.write(found, folder / PAGE)
-    for name, text in {
-        "table.md": tables.markdown(found),
-        "table.tex": tables.latex(found),
-    }.items():
+    texts = {"table.md": tables.markdown(found), "table.tex": tables.latex(found)}
+    for name, text in texts.items():
         with storage.replacing(folder / name) as temporary:
             temporary.write_text(text, "utf-8", newline="\n")
     for name, one in found.items():

@@ -7,11 +7,12 @@ far the weights moved; of an experiment, its gains beside the paper's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from dyneval import published, storage, views
+from dyneval.published import Line
 from dyneval.report import COLOURS, UNITS
 from dyneval.results import Result
 from dyneval.views import Shown
@@ -134,12 +135,14 @@ def _weights(axis: Any, result: Result) -> bool:
 
 def _gains(axis: Any, found: Mapping[str, Any]) -> bool:
     """Draw the paper's gains as rings, and ours as dots with their intervals."""
-    shown = [line for line in published.lines(found) if line.gain]
+    shown = _with_gains(published.lines(found))
     if not any(line.ours for line in shown):
         return False
     axis.figure.set_size_inches(2 * SIZE[0], 0.19 * len(shown) + 0.8)
     for ours, colour in ((False, "black"), (True, COLOURS[1])):
         rows = [(k, line.gain) for k, line in enumerate(shown) if line.ours == ours and line.gain]
+        if not rows:
+            continue
         places, gains = [k for k, _ in rows], [100 * gain["relative"] for _, gain in rows]
         if ours:
             ends = [[100 * gain[end] for _, gain in rows] for end in ("low", "high")]
@@ -148,8 +151,24 @@ def _gains(axis: Any, found: Mapping[str, Any]) -> bool:
         label = "here, with its interval of 95%" if ours else "the paper"
         axis.plot(gains, places, "o", color=colour, label=label, **about)
     axis.set_yticks(range(len(shown)), [line.name for line in shown])
+    for label, line in zip(axis.get_yticklabels(), shown, strict=True):
+        label.set_color(COLOURS[1] if line.ours else "black")
     axis.invert_yaxis()
     axis.axvline(0, color="black", linewidth=0.6)
     axis.set_xlabel(f"gain, % of {found['figure']}")
     axis.figure.legend(loc="outside upper right", ncols=2, frameon=False)
     return True
+
+
+def _with_gains(lines: Iterable[Line]) -> list[Line]:
+    """Return the lines with a gain, and the published ones that ours with a gain stand below."""
+    shown: list[Line] = []
+    above = None
+    for line in lines:
+        if not line.ours:
+            above = line
+        elif line.gain and above and above not in shown:
+            shown.append(above)
+        if line.gain:
+            shown.append(line)
+    return shown

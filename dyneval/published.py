@@ -182,9 +182,15 @@ def ours(found: Mapping[str, Any]) -> Iterator[Line]:
     for number, study in enumerate(found["studies"]):
         for row, figures in study["rows"].items():
             place, role = ("studies", str(number), "rows", row), study["role"]
-            weights = study["run"].get("weights")
-            size = f"{weights / 1e6:.1f}M" if weights else ""
+            size = _size(study["run"].get("weights"))
             yield Line(study["name"], place, _digits(found) + 1, figures, True, role, row, size)
+
+
+def _size(weights: int | None) -> str:
+    """Return how many weights a model has, as the paper writes it unless that would be nothing."""
+    if not weights:
+        return ""
+    return f"{weights / 1e6:.1f}M" if weights >= 100_000 else f"{weights:,}"
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[Line]:

@@ -68,6 +68,7 @@ def test_an_experiment_stands_beside_results(tmp_path):
     storage.write_json(tmp_path / "in" / "own.json", experiment_of())
     result_of(TEXT).save(tmp_path / "in" / "one.json")
     (tmp_path / "in" / "settings.json").write_text("{}")
+    (tmp_path / "in" / "notes.json").write_text("no JSON")
     found = dossier.load([tmp_path / "in"])
     assert list(found) == ["one", "own"]
     dossier.write(found, tmp_path / "both")

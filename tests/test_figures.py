@@ -76,5 +76,15 @@ def test_gains_of_an_experiment_are_drawn_beside_the_paper_s(tmp_path):
     assert not plt.get_fignums()
 
 
+def test_a_row_without_a_number_says_what_ours_below_it_is(tmp_path):
+    found = experiment_of()
+    for row in found["published"]:
+        row.pop("test", None)
+    (_, svg) = figures.draw(found, tmp_path)
+    shown = figures._with_gains(figures.published.lines(found))
+    assert [line.name for line in shown] == ["LSTM + dynamic eval", "small"]
+    assert "LSTM + dynamic eval" in svg.read_text("utf-8")  # as a comment beside its outlines
+
+
 def test_an_experiment_without_a_gain_has_no_figure(tmp_path):
     assert figures.draw(experiment_of() | {"studies": []}, tmp_path) == []

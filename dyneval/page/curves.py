@@ -22,7 +22,7 @@ def article(name: str, value: Mapping[str, Any], identity: str, several: bool) -
         "article",
         tag("p", name, class_="over") if several else None,
         tag("h2" if several else "h1", f"{run['model']} reads {run['corpus']}"),
-        tag("section", body(value), class_="summary"),
+        tag("section", body(value), class_="summary", aria_label="Loss and gain by position"),
         id=identity,
         data_name=name,
     )

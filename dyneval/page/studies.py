@@ -25,7 +25,8 @@ def article(name: str, found: Mapping[str, Any], identity: str, several: bool) -
     """Return all that there is to see of what `dyneval experiment --save` wrote."""
     outer, inner = ("h2", "h3") if several else ("h1", "h2")
     parts = {f"Loss by position: {name}": _curve(found, name) for name in found["curves"]}
-    parts |= {f"Samples: {name}": _samples(found, name) for name in found["samples"]}
+    below = f"h{int(inner[1]) + 1}"
+    parts |= {f"Samples: {name}": _samples(found, name, below) for name in found["samples"]}
     if found["studies"]:
         parts["Settings and provenance"] = join(
             *(_study(study, k) for k, study in enumerate(found["studies"]))
@@ -105,7 +106,7 @@ def _beside(found: Mapping[str, Any], lines: Sequence[Line]) -> Markup:
         )
         for line in lines
     ]
-    heads = ("", "Weights", "Valid", "Test", "Gain, % (95%)", "", "p")
+    heads = ("Model", "Weights", "Valid", "Test", "Gain, % (95%)", "", "p")
     return tag("div", table(heads, rows, "Ours and published figures"), class_="beside")
 
 
@@ -156,7 +157,7 @@ def _curve(found: Mapping[str, Any], name: str) -> Markup:
     return curves.body(found["curves"][name], ("curves", name))
 
 
-def _samples(found: Mapping[str, Any], name: str) -> Markup:
+def _samples(found: Mapping[str, Any], name: str, heading: str) -> Markup:
     """Return what was written, a column for each predictor."""
     columns = []
     for predictor, written in found["samples"][name].items():
@@ -173,7 +174,7 @@ def _samples(found: Mapping[str, Any], name: str) -> Markup:
             )
             for sample in written["samples"]
         ]
-        columns.append(tag("div", tag("h4", predictor), known, *texts))
+        columns.append(tag("div", tag(heading, predictor), known, *texts))
     run = next(iter(found["samples"][name].values()))["run"]
     rules = {which: one["run"]["rule"] for which, one in found["samples"][name].items()}
     return join(tag("div", *columns, class_="samples"), facts_of(run | {"rule": rules}))
