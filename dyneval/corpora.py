@@ -14,11 +14,15 @@ import lzma
 import os
 import sys
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dyneval.vocabularies import Kind, Text, Unknown, Vocabulary, decode
 
+CHUNK = 1 << 16  # bytes of a download between two reports
 BUNDLED = Path(__file__).parent / "bundled"  # the model and the text that come with the package
 
 
@@ -110,6 +114,8 @@ SOURCES = {
     ),
 }
 PARTS = ("train", "valid", "test")
+Report = Callable[[str, int, int], None]  # what, how many bytes are there, of how many
+_reported: ContextVar[Report | None] = ContextVar("reported", default=None)
 
 
 @dataclass(frozen=True)
@@ -281,14 +287,45 @@ def _checked(path: Path, raw: bytes, source: Source, split: str) -> bytes:
     return raw
 
 
+@contextmanager
+def downloads(report: Report) -> Iterator[None]:
+    """Tell how far each download has come that is made meanwhile."""
+    before = _reported.set(report)
+    try:
+        yield
+    finally:
+        _reported.reset(before)
+
+
+class _Bar:
+    """What pooch takes for a bar."""
+
+    def __init__(self, what: str, report: Report) -> None:
+        self.what, self.report = what, report
+        self.done = self.total = 0  # the latter is set when the size is known
+
+    def update(self, size: int) -> None:
+        self.done += size
+        self.report(self.what, self.done, self.total)
+
+    def reset(self) -> None:
+        self.done = 0
+
+    def close(self) -> None:
+        pass
+
+
 def _download(source: Source, name: str, split: str) -> Path:
     import pooch
 
     file = source.splits[split][0]
     url = source.url.format(file)
     suffix = Path(url).suffix
+    report = _reported.get()
+    bar = _Bar(Path(url).name, report) if report else False
     unpack = {".zip": pooch.Unzip, ".tgz": pooch.Untar}.get(suffix)
     processor = unpack(members=[source.member]) if unpack else None
+    pooch.get_logger().setLevel("WARNING")  # what it does is shown by the bar
     try:
         known = None if unpack else source.sha256.get(split)
         paths = pooch.retrieve(
@@ -297,6 +334,7 @@ def _download(source: Source, name: str, split: str) -> Path:
             fname=Path(url).name,
             path=cache_folder() / name,
             processor=processor,
+            downloader=pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK),
         )
     except Exception as error:  # whatever the transport raises, the reader needs one line
         reason = " ".join(str(error).split())

@@ -6,7 +6,8 @@ its interval of 95%, from differences that are paired token by token.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,46 +15,33 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dyneval.experiments import Experiment
+from dyneval import published, spelling
 
 COLUMNS = ("", "valid", "test", "gain")
 OURS = "↳ "
 BUCKETS = 10  # of a curve that are shown
-NOT_RUN = "not run"
 
 
-def rows(experiment: Experiment, found: Mapping[str, Any] | None) -> Iterator[tuple[str, ...]]:
+def rows(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yield the cells of each published row, and below it of each study that answers it."""
-    digits = 1 if "perplexity" in experiment.figure else 2  # of the paper's
-    tests = {row.name: row.test for row in experiment.published}
-    for row in experiment.published:
-        if row.fact:
-            continue
-        # "LSTM + dynamic eval" is the model of the row "LSTM"
-        base = tests.get(row.name.partition(" + ")[0]) if row.role and " + " in row.name else None
-        gain = f"{1 - row.test / base:.1%}" if base and row.test else "–"
-        yield row.name, _number(row.valid, digits), _number(row.test, digits), gain
-        answers = [
-            (study["name"], study["rows"][row.row])
-            for study in (found or {"studies": []})["studies"]
-            if study["role"] == row.role and row.row in study["rows"]
-        ]
-        for name, ours in answers:
-            figures = (_number(ours[split], digits + 1) for split in ("valid", "test"))
-            yield OURS + name, *figures, "diverged" if "diverged" in ours else _gain(ours)
-        if row.role and not answers:
-            yield OURS + NOT_RUN, "", "", ""
+    for line in published.lines(found):
+        name = OURS + line.name if line.ours else line.name
+        if line.figures:
+            figures = (_number(line.figures[split], line.digits) for split in ("valid", "test"))
+            yield name, *figures, "diverged" if "diverged" in line.figures else _gain(line.gain)
+        else:
+            yield name, "", "", ""
 
 
 def _number(value: float | None, digits: int) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def _gain(row: Mapping[str, Any]) -> str:
-    gain = row.get("gain")
-    if not gain or gain["relative"] is None:
+def _gain(gain: Mapping[str, Any] | None) -> str:
+    if not gain:
         return "–"
-    return f"{gain['relative']:.1%} ({100 * gain['low']:.1f}..{100 * gain['high']:.1f})"
+    interval = f" ({100 * gain['low']:.1f}..{100 * gain['high']:.1f})" if "low" in gain else ""
+    return f"{gain['relative']:.1%}{interval}"
 
 
 def curve_rows(curve: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -71,21 +59,21 @@ CURVE_COLUMNS = ("positions", "static", "dynamic", "gain in bits")
 
 
 def figure_of(path: Path, curve: str) -> Path:
-    """Return the file of a curve's figure, beside that of the result."""
-    return path.with_name(f"{path.stem}-{curve.lower().replace(' ', '-')}.png")
+    """Return the file of a curve's figure, beside another that it is named after."""
+    own = re.sub(r"\W+", "-", curve.lower())
+    return path.with_name(f"{path.stem}-{own}{path.suffix}")
 
 
-def markdown(experiment: Experiment, found: Mapping[str, Any] | None) -> str:
+def markdown(found: Mapping[str, Any]) -> str:
     """Return the tables of an experiment as Markdown."""
-    lines = []
-    if any(not row.fact for row in experiment.published):
-        lines += _markdown_table(COLUMNS, rows(experiment, found))
-    lines += [f"- The paper, {row.name}: {row.fact}." for row in experiment.published if row.fact]
-    found = found or {"curves": {}, "samples": {}}
+    lines, facts = [], published.facts(found)
+    if cells := list(rows(found)):
+        lines += _markdown_table(COLUMNS, cells)
+    lines += [f"- The paper, {name}: {fact}." for name, fact in facts.items()]
     for name, curve in found["curves"].items():
         lines += ["", f"{name}, {curve['run']['sequences']} sequences, bits per token:", ""]
         lines += _markdown_table(CURVE_COLUMNS, curve_rows(curve))
-        file = figure_of(Path("results", experiment.name), name).as_posix()
+        file = figure_of(Path("results", f"{found['experiment']}.png"), name).as_posix()
         lines += ["", f"![Loss and gain by position, {name}]({file})"]
     for name, sample in found["samples"].items():
         lines += ["", f"{name}:", ""]
@@ -94,34 +82,31 @@ def markdown(experiment: Experiment, found: Mapping[str, Any] | None) -> str:
             known = f" ({share:.0%} of its words are in the text)" if share is not None else ""
             text = " ".join(written["samples"][0]["text"].split())
             lines.append(f"- {predictor}{known}: `{text.replace('`', chr(39))}`")
-    if not lines or (
-        experiment.published[0].fact and not any((*found["curves"], *found["samples"]))
-    ):
-        lines += ["", f"Ours: {NOT_RUN}."]
+    if facts and not (found["curves"] or found["samples"]):
+        lines += ["", f"Ours: {published.NOT_RUN}."]
     return "\n".join(lines)
 
 
-def _markdown_table(columns: tuple[str, ...], cells: Iterator[tuple[str, ...]]) -> list[str]:
+def _markdown_table(columns: tuple[str, ...], cells: Iterable[tuple[str, ...]]) -> list[str]:
     head = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     return head + ["| " + " | ".join(row) + " |" for row in cells]
 
 
-def show(experiment: Experiment, found: Mapping[str, Any]) -> None:
+def show(found: Mapping[str, Any]) -> None:
     """Print the tables."""
     console = Console()
     if found["studies"]:
-        title = f"{experiment.title} ({experiment.figure})"
-        console.print(_table(title, COLUMNS, rows(experiment, found)))
+        console.print(_table(published.heading(found), COLUMNS, rows(found)))
     for name, curve in found["curves"].items():
         console.print(_table(f"{name}, bits per token", CURVE_COLUMNS, curve_rows(curve)))
     for name, sample in found["samples"].items():
         for predictor, written in sample.items():
             console.print(Text(f"{name}, {predictor}:", style="bold"))
             for each in written["samples"]:
-                console.print(Text(each["text"]))
+                console.print(Text(spelling.visible(each["text"])))
 
 
-def _table(title: str, columns: tuple[str, ...], cells: Iterator[tuple[str, ...]]) -> Table:
+def _table(title: str, columns: tuple[str, ...], cells: Iterable[tuple[str, ...]]) -> Table:
     grid = Table(title=Text(title), title_justify="left")
     for k, column in enumerate(columns):
         grid.add_column(column, justify="right" if k else "left")

@@ -16,9 +16,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from dyneval import results, storage
+from dyneval.published import Published
 from dyneval.settings import FILE
 from dyneval.stages import (
     SLICE,
@@ -39,18 +40,6 @@ RESULT = "result.json"
 Part = Study | Curve | Sample
 
 
-class Published(NamedTuple):
-    """A row of the paper, and which row of a study answers it."""
-
-    name: str
-    test: float | None = None
-    valid: float | None = None
-    parameters: str = ""
-    role: str = ""  # of a study
-    row: str = ""
-    fact: str = ""  # what is said without a number
-
-
 @dataclass(frozen=True)
 class Experiment:
     """What an experiment's file holds."""
@@ -60,6 +49,19 @@ class Experiment:
     figure: str
     published: tuple[Published, ...]
     runs: dict[str, tuple[Part, ...]]
+
+    def begun(self, scale: str) -> dict[str, Any]:
+        """Return a result that holds the paper's rows and none of ours yet, as JSON values."""
+        return {
+            "experiment": self.name,
+            "title": self.title,
+            "figure": self.figure,
+            "scale": scale,
+            "published": [row.to_json() for row in self.published],
+            "studies": [],
+            "curves": {},
+            "samples": {},
+        }
 
 
 def load(path: Path | str) -> Experiment:
@@ -183,15 +185,7 @@ def locked(folder: Path) -> Iterator[None]:
 def _summary(
     experiment: Experiment, scale: str, parts: Sequence[Part], work: Workspace
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "experiment": experiment.name,
-        "title": experiment.title,
-        "figure": experiment.figure,
-        "scale": scale,
-        "studies": [],
-        "curves": {},
-        "samples": {},
-    }
+    found = experiment.begun(scale)
     for part in parts:
         if isinstance(part, Study):
             found["studies"].append(_study(part, work.study(part)))

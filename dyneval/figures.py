@@ -1,19 +1,21 @@
 """Figures for papers: one column wide, in small serif type, as PNG and as SVG.
 
 They show what the page shows: the mean so far, the cumulative bits, the gain by position, and how
-far the weights moved.
+far the weights moved; of an experiment, its gains beside the paper's.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dyneval import storage, views
+from dyneval import published, storage, views
+from dyneval.published import Line
 from dyneval.report import COLOURS, UNITS
 from dyneval.results import Result
+from dyneval.views import Shown
 
 ENDINGS = (".png", ".svg")
 SIZE = (3.4, 2.3)  # inches: one of two columns
@@ -38,19 +40,21 @@ STYLE: Any = {
 }
 
 
-def draw(result: Result, folder: Path, prefix: str = "") -> list[Path]:
-    """Write each figure that a result has into a folder, as PNG and SVG -> their paths."""
+def draw(result: Shown, folder: Path, prefix: str = "") -> list[Path]:
+    """Write each figure of a result or an experiment into a folder, as PNG and SVG -> paths."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figures: dict[str, Callable[[Any, Result], bool]] = {
-        "mean-so-far": _mean,
-        "cumulative-bits": _bits,
-        "gain-by-position": _position,
-        "weights": _weights,
-    }
+    figures: dict[str, Callable[[Any, Any], bool]] = {"gains": _gains}
+    if isinstance(result, Result):
+        figures = {
+            "mean-so-far": _mean,
+            "cumulative-bits": _bits,
+            "gain-by-position": _position,
+            "weights": _weights,
+        }
     written = []
     for name, fill in figures.items():
         with mpl.rc_context(STYLE):
@@ -127,3 +131,44 @@ def _weights(axis: Any, result: Result) -> bool:
     axis.invert_yaxis()
     axis.set_xlabel("distance from the trained weights, %")
     return True
+
+
+def _gains(axis: Any, found: Mapping[str, Any]) -> bool:
+    """Draw the paper's gains as rings, and ours as dots with their intervals."""
+    shown = _with_gains(published.lines(found))
+    if not any(line.ours for line in shown):
+        return False
+    axis.figure.set_size_inches(2 * SIZE[0], 0.19 * len(shown) + 0.8)
+    for ours, colour in ((False, "black"), (True, COLOURS[1])):
+        rows = [(k, line.gain) for k, line in enumerate(shown) if line.ours == ours and line.gain]
+        if not rows:
+            continue
+        places, gains = [k for k, _ in rows], [100 * gain["relative"] for _, gain in rows]
+        if ours:
+            ends = [[100 * gain[end] for _, gain in rows] for end in ("low", "high")]
+            axis.hlines(places, *ends, color=colour, linewidth=1.1)
+        about = {"markersize": 4, "markerfacecolor": colour if ours else "white"}
+        label = "here, with its interval of 95%" if ours else "the paper"
+        axis.plot(gains, places, "o", color=colour, label=label, **about)
+    axis.set_yticks(range(len(shown)), [line.name for line in shown])
+    for label, line in zip(axis.get_yticklabels(), shown, strict=True):
+        label.set_color(COLOURS[1] if line.ours else "black")
+    axis.invert_yaxis()
+    axis.axvline(0, color="black", linewidth=0.6)
+    axis.set_xlabel(f"gain, % of {found['figure']}")
+    axis.figure.legend(loc="outside upper right", ncols=2, frameon=False)
+    return True
+
+
+def _with_gains(lines: Iterable[Line]) -> list[Line]:
+    """Return the lines with a gain, and the published ones that ours with a gain stand below."""
+    shown: list[Line] = []
+    above = None
+    for line in lines:
+        if not line.ours:
+            above = line
+        elif line.gain and above and above not in shown:
+            shown.append(above)
+        if line.gain:
+            shown.append(line)
+    return shown

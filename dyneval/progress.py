@@ -1,7 +1,8 @@
 """Progress of long work, shown in one way: a bar with the pace, the time left and a figure.
 
-It is drawn on standard error, and only where that is a terminal, so that pipes stay clean. A run
-can be logged as well: as lines of JSON, and for TensorBoard.
+It is drawn on standard error, and only where that is a terminal, so that pipes stay clean.
+Downloads of corpora have a bar of their own there. A run can be logged as well: as lines of JSON,
+and for TensorBoard.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from dyneval import corpora
+
 Update = Callable[[str, float, float, str], None]  # what, done, of how much, a figure
 Note = Callable[[str, int, Mapping[str, float]], None]  # what, at which step, its figures
 
@@ -44,15 +47,18 @@ def bars(unit: str, *, quiet: bool = False) -> Iterator[Update]:
     )
     tasks: dict[str, TaskID] = {}
 
-    def update(what: str, done: float, total: float, figure: str) -> None:
+    def move(what: str, done: float, total: float, figure: str, unit: str = unit) -> None:
         if what not in tasks:
             tasks[what] = progress.add_task(what, total=total, pace="", figure="")
         task = progress.tasks[progress.task_ids.index(tasks[what])]
         pace = f"{task.speed:,.0f} {unit}/s" if task.speed else ""
         progress.update(tasks[what], completed=done, total=total, pace=pace, figure=figure)
 
-    with progress:
-        yield update
+    def download(what: str, done: int, total: int) -> None:
+        move(f"download of {what}", done / 1000, (total or done) / 1000, "", "kB")
+
+    with progress, corpora.downloads(download):
+        yield move
 
 
 @contextmanager

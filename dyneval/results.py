@@ -173,17 +173,22 @@ class Result:
             columns[f"nats.{name}"] = [None if math.isnan(nats) else nats for nats in sums]
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def _gains_of_documents(self, name: str) -> dict[str, Any]:
-        """Return the median of what documents gain, and how many of them do, as JSON values."""
+    def gains_of_documents(self, name: str) -> tuple[Array, Array]:
+        """(D,) by what part each document's figure is lower than the first predictor's, and
+        (D,) how many nats a token that are; not finite where nothing is scored.
+        """
         by = self.by_document
         assert by
         first, second = (by.sums(self.scores[k].nats) for k in (next(iter(self.scores)), name))
         with np.errstate(all="ignore"):
             fewer = (first - second) / by.tokens  # nats
             if QUOTED[self.run["vocabulary"]["kind"]] == "perplexity":
-                relative = -np.expm1(-fewer)
-            else:
-                relative = 1 - second / first
+                return -np.expm1(-fewer), fewer
+            return 1 - second / first, fewer
+
+    def _summary_of_documents(self, name: str) -> dict[str, Any]:
+        """Return the median of what documents gain, and how many of them do, as JSON values."""
+        relative, fewer = self.gains_of_documents(name)
         known = np.isfinite(relative)  # of documents with a scored token
         return {
             "count": int(known.sum()),
@@ -199,7 +204,7 @@ class Result:
             figures[name]["gain"] = {"over": next(iter(figures)), **gain}
         if self.by_document:
             for name in list(figures)[1:]:
-                figures[name]["documents"] = self._gains_of_documents(name)
+                figures[name]["documents"] = self._summary_of_documents(name)
         return {**figures, "run": self.run}
 
     def save(self, path: Path | str) -> None:

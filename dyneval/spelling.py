@@ -76,6 +76,11 @@ def visible(text: str) -> str:
     )
 
 
+def on_one_line(text: str) -> str:
+    """Return a text that can be seen, on one line."""
+    return visible(text).replace("\n", "").replace("\t", "")
+
+
 def _picture(character: str) -> str:
     point = ord(character)
     if character == "\n":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from dyneval.results import Result
 from dyneval.spelling import Cells
 
 Array = NDArray[Any]
+Shown = Result | Mapping[str, Any]  # a mapping: what `timescales` or `experiment --save` wrote
 BUCKETS = 40
 SMALLEST = 50  # tokens of a bucket
 MARKED = r"&\w+;|\w+|[^\w\s]|\s"  # an entity of XML, a word, a mark, a space
@@ -91,6 +92,23 @@ def by_position(result: Result, first: str, second: str) -> list[dict[str, Any]]
         else:
             continue
         rows.append(row)
+    return rows
+
+
+def by_document(result: Result, first: str, second: str) -> list[dict[str, Any]]:
+    """Return each document's number, label and tokens, mean bits by predictor, and gain.
+
+    What is not known, since nothing of it was scored, is None.
+    """
+    relative, _ = result.gains_of_documents(second)
+    rows = []
+    for row, gain in zip(result.documents(), relative.tolist(), strict=True):
+        found = {key: row[key] for key in ("document", "label", "tokens")}
+        for name in (first, second):
+            nats = row[f"nats.{name}"]
+            known = nats is not None and row["tokens"]
+            found[name] = nats / math.log(2) / row["tokens"] if known else None
+        rows.append(found | {"gain": gain if math.isfinite(gain) else None})
     return rows
 
 

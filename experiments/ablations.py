@@ -5,7 +5,8 @@ and n. Each is tuned anew, with one budget.
 """
 
 from dyneval import recipes
-from dyneval.experiments import Published, miniature
+from dyneval.experiments import miniature
+from dyneval.published import Published
 from dyneval.stages import Base, Statistics, Study
 from dyneval.tuning import Plan
 

@@ -6,27 +6,13 @@ reported beside it.
 """
 
 from dyneval import recipes
-from dyneval.experiments import Published, miniature
+from dyneval.experiments import miniature
+from dyneval.published import HUTTER
 from dyneval.stages import Base, Statistics, Study
 from dyneval.tuning import Plan
 
 figure = "bits per character"
-published = (
-    Published("stacked LSTM (Graves)", 1.67, parameters="21M"),
-    Published(
-        "stacked LSTM (Graves) + traditional dynamic eval", 1.33, None, "21M", "mlstm", "sgd-n1"
-    ),
-    Published("MI-LSTM", 1.44, parameters="17M"),
-    Published("HyperLSTM", 1.34, parameters="27M"),
-    Published("HM-LSTM", 1.32),
-    Published("ByteNet", 1.31),
-    Published("LSTM + BB tuning", 1.30, parameters="46M"),
-    Published("RHN", 1.27, parameters="46M"),
-    Published("fast-slow LSTM", 1.25, parameters="47M"),
-    Published("mLSTM", 1.24, None, "46M", "mlstm", "static"),
-    Published("mLSTM + sparse dynamic eval (d=250k)", 1.13, None, "46M", "mlstm", "sparse"),
-    Published("mLSTM + dynamic eval", 1.08, None, "46M", "mlstm", "rms+rms-decay"),
-)
+published = HUTTER
 
 # n = 1 is Graves' rule; η begins where one token's gradient is as large as twenty's mean
 ROWS = {

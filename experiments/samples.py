@@ -5,7 +5,8 @@ The model was trained on English; static it falls back into that, and dynamic it
 
 from pathlib import Path
 
-from dyneval.experiments import Published, load, miniature
+from dyneval.experiments import load, miniature
+from dyneval.published import Published
 from dyneval.stages import Sample
 
 figure = "bits per character"

@@ -6,7 +6,8 @@ these are the bundled model and Wikipedia of 2014, and as many sequences as its 
 
 from pathlib import Path
 
-from dyneval.experiments import Published, load, miniature
+from dyneval.experiments import load, miniature
+from dyneval.published import Published
 from dyneval.stages import Curve
 
 figure = "bits per character"

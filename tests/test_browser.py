@@ -3,14 +3,15 @@
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from browsers import browser as started
 from browsers import missing
-from written import bits, result_of, timescales_of
+from written import bits, experiment_of, result_of, timescales_of
 
-from dyneval import page, results, spelling, views
+from dyneval import dossier, page, results, spelling, storage, views
 from dyneval.page.markup import pointer
 
 pytestmark = [
@@ -66,7 +67,8 @@ def key(browser, selector, *keys):
 
 def resolved(value, path):
     for part in path.split("/")[1:]:
-        value = value[part.replace("~1", "/").replace("~0", "~")]
+        key = part.replace("~1", "/").replace("~0", "~")
+        value = value[int(key) if isinstance(value, list) else key]
     return value
 
 
@@ -549,3 +551,190 @@ def test_many_sequences_by_position(browser, tmp_path, kind):
             expected = last[f"{what}.{end}"]
             assert agrees(part, 2**expected if words else expected)
     assert browser.logged() == []
+
+
+NUMBERS = (
+    "return [...document.querySelectorAll(arguments[0] + ' data')].map(each =>"
+    "  [each.value, each.dataset.of ?? null, each.textContent])"
+)
+
+
+def scale_of(place):
+    """What a number is multiplied with where it is shown."""
+    if place.endswith(("/relative", "/low", "/high")) and "/rows/" in place:
+        return 100
+    if place.endswith(("/share", "/median_gain", "/share_with_gain")):
+        return 100
+    return 1e-6 if place.endswith("/run/weights") else 1
+
+
+@pytest.fixture
+def shown(browser, tmp_path):
+    """Save values of experiments, report them beside others, open the page."""
+
+    def open_(found, *others, **window):
+        storage.write_json(tmp_path / "in" / "own.json", found)
+        for k, other in enumerate(others):
+            other.save(tmp_path / "in" / f"other-{k}.json")
+        loaded = dossier.load([tmp_path / "in"])
+        page.write(loaded, tmp_path / "page.html")
+        browser.open(tmp_path / "page.html", **window)
+        return loaded
+
+    yield open_
+    assert browser.logged() == []
+    assert [url for url in browser.requested() if not url.startswith(("file:", "data:"))] == []
+    assert browser.run("return window.hacked") is None
+
+
+def test_every_number_of_an_experiment_is_that_of_its_file(browser, shown):
+    found = experiment_of()
+    shown(found)
+    places = set()
+    for value, place, text in browser.run(NUMBERS, "article"):
+        if place:
+            assert float(value) == resolved(found, place), place
+            places.add(place)
+            assert agrees(text, float(value), scale_of(place)), (place, text)
+    row = "/studies/0/rows/dynamic"
+    expected = {f"{row}/{key}" for key in ("valid", "test", "seconds", "settings/learning_rate")}
+    expected |= {f"{row}/gain/{key}" for key in ("relative", "low", "high", "p_value")}
+    expected |= {f"/published/{k}/test" for k in range(4)} | {"/published/1/valid"}
+    expected |= {"/studies/0/run/weights", "/studies/0/tuning_seconds/dynamic"}
+    expected |= {"/studies/1/rows/static/test", "/samples/Spanish/static/share"}
+    expected |= {f"/curves/Spanish/dynamic/last/gain/{end}" for end in ("mean", "low", "high")}
+    assert expected <= places
+    text = browser.run("return document.querySelector('main').innerText")
+    for part in ("it grows", "lost diverged at token 9", "text8: a piece", "↳ not run"):
+        assert part in text
+    assert "NaN" not in browser.run("return document.querySelector('main').innerHTML")
+
+
+def test_gains_are_drawn_where_they_are(browser, shown):
+    """On one scale: the paper's rings, and ours with their intervals."""
+    found = experiment_of()
+    shown(found)
+    drawn = browser.run(
+        "const middle = e => { const r = e.getBoundingClientRect(); return r.left + r.width / 2; };"
+        "return [...document.querySelectorAll('.span')].map(svg => {"
+        "  const band = svg.querySelector('rect')?.getBoundingClientRect();"
+        "  return [middle(svg.querySelector('.zero')), middle(svg.querySelector('circle')),"
+        "    band ? [band.left, band.right] : null]; })"
+    )
+    (zero, first, _), (_, ours, band), (_, last, _) = drawn
+    gain = found["studies"][0]["rows"]["dynamic"]["gain"]
+    unit = (first - zero) / 0.1  # of the published row
+    assert last - zero == pytest.approx(0.05 * unit, abs=0.5)
+    assert ours - zero == pytest.approx(gain["relative"] * unit, abs=0.5)
+    assert [end - zero for end in band] == pytest.approx(
+        [gain["low"] * unit, gain["high"] * unit], abs=0.5
+    )
+
+
+def test_curves_of_an_experiment_are_drawn(browser, shown):
+    found = experiment_of()
+    found["curves"]["again"] = timescales_of("words").to_json(4, 12, False)
+    shown(found)
+    sliders = browser.driver.find_elements("css selector", "[data-chart=gain] .slider")
+    assert len(sliders) == 2
+    for slider, curve in zip(sliders, found["curves"].values(), strict=True):
+        text = slider.get_attribute("aria-valuetext")
+        part = re.search(r"dynamic (\S+) \[", text)[1]
+        assert agrees(part, curve["buckets"][-1]["dynamic.gain.mean"])
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_whatever_a_model_wrote_is_shown_and_nothing_runs(browser, shown, text):
+    found = experiment_of(text)
+    found["studies"][0]["name"] = found["title"] = text
+    found["curves"] = {text: found["curves"]["Spanish"]}
+    found["samples"] = {text: found["samples"]["Spanish"]}
+    found["published"][0]["name"] = text
+    shown(found)
+    quotes = browser.run(
+        "return [...document.querySelectorAll('blockquote')].map(each => each.textContent)"
+    )
+    assert quotes == [spelling.visible(text)] * 2
+
+
+@pytest.mark.parametrize(("width", "dark"), [(360, False), (390, True), (768, False)])
+def test_an_experiment_fits_a_narrow_window_and_can_be_read(browser, shown, width, dark):
+    shown(experiment_of("word" * 200), width=width, height=740, dark=dark)
+    assert browser.run("return document.documentElement.scrollWidth") <= width
+    for front, back, what in {tuple(each) for each in browser.run(CONTRASTS)}:
+        bright, dim = sorted((luminance(front), luminance(back)), reverse=True)
+        assert (bright + 0.05) / (dim + 0.05) >= 4.5, (what, front, back)
+
+
+def test_results_of_all_kinds_stand_in_one_page(browser, shown, tmp_path):
+    result = result_of(PROSE.encode())
+    curves = timescales_of()
+    curves.save(tmp_path / "in" / "curves.json", curves.to_json(4, 12, False))
+    loaded = shown(experiment_of(), result)
+    assert len(browser.driver.find_elements("css selector", "article[data-ready]")) == 3
+    listed = browser.run(
+        "return [...document.querySelectorAll('.overview tr[data-result]')].map(row =>"
+        "  [row.dataset.result,"
+        "   [...row.querySelectorAll('data')].map(e => [e.value, e.dataset.of])])"
+    )
+    values = [one.to_json() if hasattr(one, "to_json") else one for one in loaded.values()]
+    assert len(listed) == 2 + 4
+    for identity, numbers in listed:
+        for value, place in numbers:
+            assert float(value) == resolved(values[int(identity[1:]) - 1], place)
+    levels = browser.run(
+        "return [...document.querySelectorAll('h1,h2,h3,h4')].map(h => +h.tagName[1])"
+    )
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
+
+
+# Documents
+
+
+@pytest.mark.parametrize("kind", ["bytes", "words"])
+def test_each_document_has_a_row(browser, opened, kind):
+    labels = ["one", "<b>two</b>\x1b\n", "empty", "four"]
+    result = result_of(PROSE.encode() if kind == "bytes" else PROSE, kind)
+    count = len(result.scored.tokens)
+    numbers = np.repeat([1, 2, 4], [count // 3, count // 3, count - 2 * (count // 3)])
+    result = replace(result, by_document=results.ByDocument(numbers, np.array(labels)))
+    (values,) = opened(result)
+    for value, place, text in browser.run(NUMBERS, ".documents"):
+        if place:
+            assert float(value) == resolved(values, place)
+            assert agrees(text, float(value), scale_of(place))
+    rows = browser.run(
+        "return [...document.querySelectorAll('.documents tbody tr')].map(row =>"
+        "  [row.cells[0].textContent, ...[...row.cells].slice(1, 5).map(c => c.innerText)])"
+    )
+    assert [row[0] for row in rows] == ["one", "<b>two</b>⟨1B⟩↵", "empty", "four"]
+    assert rows[2][1:] == ["0", "–", "–", "–"]
+    for k, row in enumerate(rows):
+        if k != 2:
+            own = values["documents"][k]
+            static, dynamic = (own[f"nats.{name}"] for name in ("static", "dynamic"))
+            assert agrees(row[1], own["tokens"])
+            assert agrees(row[2], static / own["tokens"] / math.log(2))
+            assert agrees(row[3], dynamic / own["tokens"] / math.log(2))
+            gain = 1 - dynamic / static
+            if kind == "words":
+                gain = -math.expm1((dynamic - static) / own["tokens"])
+            assert agrees(row[4], 100 * gain)
+
+
+def test_of_very_many_documents_the_strongest_have_rows(browser, opened):
+    result = result_of(PROSE.encode())
+    count = len(result.scored.tokens)
+    labels = np.array([f"no. {k}" for k in range(1, count + 1)])
+    by = results.ByDocument(np.arange(1, count + 1), labels)
+    result = replace(result, by_document=by)
+    opened(result)
+    shown = browser.run(
+        "return [...document.querySelectorAll('.documents tbody th')].map(each => each.innerText)"
+    )
+    assert len(shown) == results.MOST_ROWS
+    relative, _ = result.gains_of_documents("dynamic")
+    assert shown[0] == f"no. {int(np.argmax(relative)) + 1}"
+    assert shown[-1] == f"no. {int(np.argmin(relative)) + 1}"
+    assert f"Of {count:,} documents" in browser.run("return document.body.innerText")

@@ -261,6 +261,23 @@ def test_downloaded_once(monkeypatch, no_corpora, server):
     assert (no_corpora / "tiny" / "test.txt").read_bytes() == PUBLISHED
 
 
+def test_a_download_tells_how_far_it_is(monkeypatch, no_corpora, server):
+    address, public, _ = server
+    raw = b"abc " * 50_000
+    write(public, "train.txt", raw)
+    told = []
+    here = {"kind": "bytes", "splits": {"train": ("train.txt",)}, "sha256": {}, "tokens": {}}
+    tiny = source(address, **here)
+    with known(monkeypatch, tiny=tiny), corpora.downloads(lambda *one: told.append(one)):
+        for _ in range(2):  # the second time it is there
+            assert corpora._find(SOURCES["tiny"], "tiny", "train") == raw
+    assert {one[0] for one in told} == {"train.txt"}
+    assert {one[2] for one in told} == {len(raw)}
+    done = [one[1] for one in told]
+    assert done[0] < len(raw) == done[-1]
+    assert len(done) == 1 + -(-len(raw) // corpora.CHUNK)  # at the end once more
+
+
 def test_downloaded_from_an_archive_once(monkeypatch, no_corpora, server):
     address, public, requests = server
     with zipfile.ZipFile(public / "tiny.zip", "w") as archive:

@@ -1,7 +1,7 @@
 import pytest
-from written import result_of, timescales_of
+from written import experiment_of, result_of, timescales_of
 
-from dyneval import dossier
+from dyneval import dossier, storage
 
 TEXT = b"the cat saw the dog " * 30
 
@@ -58,7 +58,40 @@ def test_sequences_stand_beside_results(tmp_path):
     )
     dossier.write(dossier.load([tmp_path / "in" / "curves.json"]), tmp_path / "alone")
     figures = ["figures/timescales.png", "figures/timescales.svg"]
-    assert files(tmp_path / "alone") == [*figures, "report.html"]
+    assert files(tmp_path / "alone") == [*figures, "report.html", "table.md", "table.tex"]
     text = (tmp_path / "alone" / "report.html").read_text("utf-8")
     assert "12 sequences of 41 tokens" in text
     assert "<title>models/a on notes.txt (all)</title>" in text
+
+
+def test_an_experiment_stands_beside_results(tmp_path):
+    storage.write_json(tmp_path / "in" / "own.json", experiment_of())
+    result_of(TEXT).save(tmp_path / "in" / "one.json")
+    (tmp_path / "in" / "settings.json").write_text("{}")
+    (tmp_path / "in" / "notes.json").write_text("no JSON")
+    found = dossier.load([tmp_path / "in"])
+    assert list(found) == ["one", "own"]
+    dossier.write(found, tmp_path / "both")
+    written = files(tmp_path / "both")
+    figures = ["own-gains", "own-timescales-spanish", "one-weights"]
+    assert {f"figures/{name}{end}" for name in figures for end in (".png", ".svg")} <= {*written}
+    text = (tmp_path / "both" / "report.html").read_text("utf-8")
+    assert "<h2>Table 9: our own</h2>" in text
+    dossier.write(dossier.load([tmp_path / "in" / "own.json"]), tmp_path / "alone")
+    assert "<title>Table 9: our own</title>" in (tmp_path / "alone/report.html").read_text("utf-8")
+
+
+def test_a_curve_s_name_leads_nowhere_else(tmp_path):
+    found = experiment_of()
+    found["curves"] = {"../../x y": found["curves"]["Spanish"]}
+    dossier.write({"own": found}, tmp_path / "out")
+    assert "figures/timescales--x-y.png" in files(tmp_path / "out")
+    assert [file.name for file in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_experiment_that_is_not_whole(tmp_path):
+    found = experiment_of()
+    del found["studies"][0]["rows"]["dynamic"]["test"]
+    storage.write_json(tmp_path / "own.json", found)
+    with pytest.raises(ValueError, match="own.json is no whole result of `experiment --save`"):
+        dossier.load([tmp_path / "own.json"])

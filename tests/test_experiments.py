@@ -20,7 +20,7 @@ TABLES = {"ptb": 24, "wikitext2": 14, "hutter": 12, "text8": 8}  # published row
 FLAGS = ("--engine", "reference", "--device", "cpu", "--threads", 1)
 OWN = """
 '''A table of our own.'''
-from dyneval.experiments import Published
+from dyneval.published import Published
 from dyneval.recipes import Recipe
 from dyneval.stages import Base, Curve, Sample, Statistics, Study
 from dyneval.tuning import Plan
@@ -199,7 +199,7 @@ def test_the_table_stands_beside_the_paper_s(own, whole):
     from dyneval import experiment_report
 
     task, found = experiments.load(own), whole.found
-    rows = list(experiment_report.rows(task, found))
+    rows = list(experiment_report.rows(found))
     assert [row[0] for row in rows] == [
         *("theirs", "LSTM", "↳ small", "LSTM + dynamic eval", "↳ small"),
         *("LSTM + sparse", "↳ not run"),
@@ -208,11 +208,26 @@ def test_the_table_stands_beside_the_paper_s(own, whole):
     dynamic = found["studies"][0]["rows"]["dynamic"]
     assert rows[4][1:3] == (f"{dynamic['valid']:.3f}", f"{dynamic['test']:.3f}")
     assert rows[4][3].startswith(f"{dynamic['gain']['relative']:.1%} (")
-    text = experiment_report.markdown(task, found)
+    text = experiment_report.markdown(found)
     assert "| LSTM + dynamic eval | 1.90 | 1.80 | 10.0% |" in text
     assert "curve, 10 sequences" in text
-    nothing = experiment_report.markdown(task, None)
+    nothing = experiment_report.markdown(task.begun("desk"))
     assert nothing.count("↳ not run") == 3
+
+
+def test_a_result_is_reported_without_its_file(whole, command, tmp_path):
+    """As where the package is installed and no experiments/ is there."""
+    saved, out = tmp_path / "own.json", tmp_path / "report"
+    storage.write_json(saved, whole.found)
+    done = command("report", saved, "--out", out)
+    assert (done.code, done.err) == (0, "")
+    for part in ("A table of our own (bits per character)", "↳ not run", "text, dynamic:"):
+        assert part in done.out
+    text = (out / "report.html").read_text("utf-8")
+    dynamic = whole.found["studies"][0]["rows"]["dynamic"]
+    for value in (dynamic["test"], dynamic["gain"]["low"], 1.9):
+        assert f'value="{value!r}"' in text
+    assert "\\quad small" in (out / "table.tex").read_text("utf-8")
 
 
 def test_a_part_alone(own, whole, command, tmp_path):
@@ -322,5 +337,9 @@ def test_the_document_shows_what_was_committed():
     spec.loader.exec_module(writer)
     text = writer.DOCUMENT.read_text("utf-8")
     assert writer.filled(text, ROOT / "docs" / "results") == text
+    for file in writer.FILES:
+        saved = writer.RESULTS / f"{file.stem}.json"
+        if saved.exists():
+            assert storage.read_json(saved) == writer.with_published(file, saved)
     with pytest.raises(ValueError, match="the document has no place for ablations"):
         writer.filled("", ROOT / "docs" / "results")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib import image
 from matplotlib import pyplot as plt
-from written import result_of
+from written import experiment_of, result_of
 
 from dyneval import figures, report
 
@@ -63,3 +63,28 @@ def test_what_there_is_is_drawn(tmp_path, nats, drawn):
     paths = figures.draw(result_of(b"abc", nats=nats), tmp_path)
     assert names(path for path in paths if path.suffix == ".png") == [f"{n}.png" for n in drawn]
     assert sorted(tmp_path.iterdir()) == sorted(paths)
+
+
+def test_gains_of_an_experiment_are_drawn_beside_the_paper_s(tmp_path):
+    png, svg = figures.draw(experiment_of(), tmp_path, "own-")
+    assert names([png, svg]) == ["own-gains.png", "own-gains.svg"]
+    ElementTree.parse(svg)
+    pixels = image.imread(png)[..., :3].reshape(-1, 3)
+    colour = report.COLOURS[1]
+    rgb = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    assert (np.abs(pixels - rgb).max(1) < 0.02).sum() > 100
+    assert not plt.get_fignums()
+
+
+def test_a_row_without_a_number_says_what_ours_below_it_is(tmp_path):
+    found = experiment_of()
+    for row in found["published"]:
+        row.pop("test", None)
+    (_, svg) = figures.draw(found, tmp_path)
+    shown = figures._with_gains(figures.published.lines(found))
+    assert [line.name for line in shown] == ["LSTM + dynamic eval", "small"]
+    assert "LSTM + dynamic eval" in svg.read_text("utf-8")  # as a comment beside its outlines
+
+
+def test_an_experiment_without_a_gain_has_no_figure(tmp_path):
+    assert figures.draw(experiment_of() | {"studies": []}, tmp_path) == []

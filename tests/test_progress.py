@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from dyneval import corpora
 from dyneval.progress import bars, logs
 
 
@@ -43,6 +44,20 @@ def test_a_terminal_shows_the_pace(monkeypatch):
         for done in range(0, 2001, 500):
             update("static", done, 2000, "")
     assert "tokens/s" in sys.stderr.getvalue()
+
+
+def test_a_download_has_a_bar_of_its_own(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with bars("tokens"):
+        report = corpora._reported.get()
+        for done in range(0, 2_000_001, 500_000):
+            report("text8.zip", done, 2_000_000)
+        report("no-size.txt", 1000, 0)
+    assert corpora._reported.get() is None
+    text = sys.stderr.getvalue()
+    for part in ("download of text8.zip", "100%", "kB/s", "download of no-size.txt"):
+        assert part in text
+    assert "tokens/s" not in text
 
 
 def test_a_pipe_stays_clean(capsys):

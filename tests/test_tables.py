@@ -1,5 +1,5 @@
 import numpy as np
-from written import result_of
+from written import experiment_of, result_of, timescales_of
 
 from dyneval import tables
 
@@ -57,3 +57,39 @@ def test_what_was_published_stands_below_and_once():
     rows = tables.rows(results)
     assert [row[5] for row in rows[4:]] == ["1.24", "1.08"]
     assert all("published" in row[0] for row in rows[-2:])
+
+
+def test_an_experiment_has_its_rows_below_the_paper_s():
+    found = experiment_of()
+    text = tables.markdown({"own": found, "a": result_of(TEXT)})
+    first, title, *_ = text.split("\n\n")
+    assert first.count("static") == 1  # results stand above
+    assert title == "**Table 9: our own (bits per character)**"
+    rows = cells(text[text.index("| theirs") :])
+    dynamic = found["studies"][0]["rows"]["dynamic"]
+    gain = dynamic["gain"]
+    assert rows[5] == [
+        "↳ small",
+        "1.6M",
+        f"{dynamic['valid']:.3f}",
+        f"{dynamic['test']:.3f}",
+        f"{100 * gain['relative']:+.1f}",
+        f"\\[{100 * gain['low']:.1f}, {100 * gain['high']:.1f}\\]",
+    ]
+    assert rows[4] == ["LSTM + dynamic eval", "", "", "1.80", "+10.0"]
+    assert rows[7] == ["↳ not run"]
+    drawn = tables.latex({"own": found})
+    assert drawn.count("\\begin{tabular}") == 2  # the curve has one, too
+    assert "% Table 9: our own (bits per character)" in drawn
+    assert f"\\quad small & 1.6M & {dynamic['valid']:.3f} & " in drawn
+
+
+def test_sequences_have_a_table():
+    value = timescales_of().to_json(4, 12, False)
+    rows = cells(tables.markdown({"a": value}).split("\n\n")[1])[2:]
+    assert [row[:2] for row in rows] == [
+        *[["static", "1–40"], ["static", "29–40"]],
+        *[["dynamic", "1–40"], ["dynamic", "29–40"]],
+    ]
+    band = value["dynamic"]["last"]["gain"]
+    assert rows[3][4:] == [f"{band['mean']:.3f}", f"\\[{band['low']:.3f}, {band['high']:.3f}\\]"]

@@ -72,6 +72,53 @@ def bits(result: Result, name: str) -> Any:
     return result.scores[name].nats / math.log(2)
 
 
+def experiment_of(samples: str = "one\ntwo") -> dict[str, Any]:
+    """Return what an experiment found: two studies, one of which answers, a curve and a sample."""
+    result = result_of(
+        b"the cat saw the dog " * 30, corpus="text8", note="a piece", weights=1_624_320
+    )
+    figures = result.to_json()
+    rows = {
+        name: {
+            "valid": 1.23456789 + k,
+            "test": figures[name]["bits_per_byte"],
+            "settings": {"segment_length": 20, "rule": "sgd", "learning_rate": 3.21e-05 * k},
+            "seconds": 12.345,
+        }
+        for k, name in enumerate(("static", "dynamic"))
+    }
+    rows["dynamic"]["gain"] = figures["dynamic"]["gain"]
+    lost = {"valid": 3.0, "test": None, "settings": {}, "diverged": "lost diverged at token 9"}
+    study = {
+        "name": "small",
+        "role": "lstm",
+        "rows": rows,
+        "plan": {"trials": 4, "tokens": 600},
+        "tuning_seconds": {"dynamic": 34.5},
+        "run": {key: value for key, value in result.run.items() if key != "rule"},
+    }
+    other = study | {"name": "other", "rows": {"static": rows["static"], "lost": lost}}
+    written = {"seed": 1, "text": samples, "words": 2, "known": 1, "share": 0.5}
+    sample = {"samples": [written], "words": 2, "known": 1, "share": 0.5, "run": {"rule": "n = 5"}}
+    return {
+        "experiment": "own",
+        "title": "Table 9: our own",
+        "figure": "bits per character",
+        "scale": "desk",
+        "published": [
+            {"name": "theirs", "test": 1.5},
+            {"name": "LSTM", "test": 2.0, "valid": 2.1, "parameters": "20M"}
+            | {"role": "lstm", "row": "static"},
+            {"name": "LSTM + dynamic eval", "test": 1.8, "role": "lstm", "row": "dynamic"},
+            {"name": "LSTM + sparse", "test": 1.9, "role": "lstm", "row": "sparse"},
+            {"name": "Figure 9", "fact": "it grows"},
+        ],
+        "studies": [study, other],
+        "curves": {"Spanish": timescales_of().to_json(4, 12, False)},
+        "samples": {"Spanish": {"static": sample, "dynamic": sample}},
+    }
+
+
 def timescales_of(kind: str = "bytes") -> Timescales:
     """Return twelve sequences of 40 tokens, the later of which are learned better."""
     random = np.random.default_rng(6)

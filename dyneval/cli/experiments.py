@@ -47,9 +47,10 @@ def experiment(
         found = experiments.execute(task, scale, work, only or ())
     if save:
         storage.write_json(save, found)
+        picture = save.with_suffix(".png")
         for name, curve in found["curves"].items():
-            timescale_report.figure(curve, experiment_report.figure_of(save, name))
+            timescale_report.figure(curve, experiment_report.figure_of(picture, name))
     if json:
         print(json_.dumps(found))
     else:
-        experiment_report.show(task, found)
+        experiment_report.show(found)

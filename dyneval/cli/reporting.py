@@ -14,7 +14,7 @@ def report(
     results: Annotated[
         list[Path],
         Argument(
-            help="What `evaluate` or `timescales` saved (.json), or folders of it.",
+            help="What `evaluate`, `timescales` or `experiment` saved (.json), or folders of it.",
             metavar="RESULT…",
         ),
     ],
@@ -22,7 +22,7 @@ def report(
     quiet: Quiet = False,
 ) -> None:
     """Write a page of the text coloured by what was gained, figures and tables for papers."""
-    from dyneval import dossier, timescale_report
+    from dyneval import dossier, experiment_report, timescale_report
     from dyneval import report as report_
     from dyneval.results import Result
 
@@ -32,6 +32,8 @@ def report(
         for result in found.values():
             if isinstance(result, Result):
                 report_.show(result)
+            elif "studies" in result:
+                experiment_report.show(result)
             else:
                 timescale_report.show(dict(result))
     print(f"report: {dossier.write(found, out)}")

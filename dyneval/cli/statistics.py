@@ -52,10 +52,12 @@ def gradient_stats(
     adapted = targets.parse(target or targets.ALL)
     path = out or models.folder_of(model) / gradient_stats.file_of(str(adapted))
     storage.check_writable(path)
-    text = corpora.load(corpus, checkpoint.vocabulary, unknown)  # type: ignore[arg-type]
+    hidden = quiet or not group.first
+    with bars("batches", quiet=hidden):  # of a download
+        text = corpora.load(corpus, checkpoint.vocabulary, unknown)  # type: ignore[arg-type]
     default = default_length(checkpoint.vocabulary)
     length = default if segment_length is None else segment_length
-    with bars("batches", quiet=quiet or not group.first) as update:
+    with bars("batches", quiet=hidden) as update:
         collected = collection.collect(
             adapted.of(checkpoint.model),
             text,

@@ -60,13 +60,14 @@ def train(
         precision=precision,
         seed=seed,
     )
-    text = corpora.load(corpus, vocabulary)  # type: ignore[arg-type]
     group = processes.join()
+    hidden = quiet or not group.first
+    with bars("steps", quiet=hidden):  # of a download
+        text = corpora.load(corpus, vocabulary)  # type: ignore[arg-type]
     task = training.start(recipe, text, folder, resume=resume, device=device, group=group)
     epochs_in_all = recipe.epochs + recipe.fine_tune_epochs
     if not group.first:
         log = tensorboard = None
-    hidden = quiet or not group.first
     with bars("steps", quiet=hidden) as update, logs(log, tensorboard) as note:
         for at in task.run():
             figure = report.running(at.nats, text.vocabulary.kind)

@@ -83,7 +83,8 @@ def tune(
             "settings tuned on a test split say nothing about it; tune on valid, or --force it"
         )
     checkpoint, folder = models.load(model, devices.find(device)), models.folder_of(model)
-    text = load(corpus, checkpoint.vocabulary, unknown, documents)  # type: ignore[arg-type]
+    with bars("tokens", quiet=quiet):  # of a download
+        text = load(corpus, checkpoint.vocabulary, unknown, documents)  # type: ignore[arg-type]
     default = settings.default_length(checkpoint.vocabulary)
     length = default if segment_length is None else segment_length
     rule_flags = given(

@@ -15,16 +15,14 @@ from string import Template
 from typing import Any
 
 from dyneval import storage
-from dyneval.page import curves, sections
+from dyneval.page import curves, overview, sections, studies
 from dyneval.page.markup import Markup, join, tag
 from dyneval.results import Result
+from dyneval.views import Shown
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("numbers.js", "charts.js", "text.js", "page.js")
 ENDINGS = (".html",)
-
-
-Shown = Result | Mapping[str, Any]  # the latter is what `Timescales.to_json` returned
 
 
 def build(results: Mapping[str, Shown]) -> str:
@@ -34,14 +32,12 @@ def build(results: Mapping[str, Shown]) -> str:
     style = (FOLDER / "page.css").read_text("utf-8")
     script = '"use strict";\n' + "\n".join((FOLDER / name).read_text("utf-8") for name in SCRIPTS)
     several = len(results) > 1
-    articles, titles, places = [], [], {}
+    articles, titles = [], []
     for k, (name, result) in enumerate(results.items(), 1):
-        part = sections if isinstance(result, Result) else curves
+        part = _part(result)
         articles.append(part.article(name, result, f"r{k}", several))
         titles.append(part.title(result))
-        if isinstance(result, Result):
-            places[f"r{k}"] = name, result
-    overview = sections.overview(places) if several and places else None
+    identified = {f"r{k}": shown for k, shown in enumerate(results.items(), 1)}
     title = "Dynamic evaluation" if several else titles[0]
     skeleton = Template((FOLDER / "page.html").read_text("utf-8"))
     return skeleton.substitute(
@@ -51,8 +47,15 @@ def build(results: Mapping[str, Shown]) -> str:
         style_hash=_hash(style),
         script=Markup(script),
         script_hash=_hash(script),
-        body=join(overview, *articles),
+        body=join(overview.section(identified) if several else None, *articles),
     )
+
+
+def _part(shown: Shown) -> Any:
+    """Return the module that shows a kind of result."""
+    if isinstance(shown, Result):
+        return sections
+    return studies if "studies" in shown else curves
 
 
 def write(results: Mapping[str, Shown], path: Path) -> None:

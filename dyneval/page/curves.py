@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dyneval.page.markup import Markup, data, join, number, pointer, tag
-from dyneval.page.sections import figure, settings_of, table
+from dyneval.page.parts import facts_of, figure, table
 from dyneval.report import UNITS
 
 BESIDE = ("buckets", "run")  # keys that are no predictor
@@ -18,9 +18,22 @@ BESIDE = ("buckets", "run")  # keys that are no predictor
 def article(name: str, value: Mapping[str, Any], identity: str, several: bool) -> Markup:
     """Return all that there is to see of what `Timescales.to_json` returned."""
     run = value["run"]
-    outer, inner = ("h2", "h3") if several else ("h1", "h2")
-    sequences = f"{run['sequences']:,} sequences of {run['length']:,} tokens, split {run['split']}"
+    return tag(
+        "article",
+        tag("p", name, class_="over") if several else None,
+        tag("h2" if several else "h1", f"{run['model']} reads {run['corpus']}"),
+        tag("section", body(value), class_="summary", aria_label="Loss and gain by position"),
+        id=identity,
+        data_name=name,
+    )
+
+
+def body(value: Mapping[str, Any], place: tuple[str, ...] = ()) -> Markup:
+    """Return the table, the figures and the settings of what stands at a place in a file."""
+    run = value["run"]
     unit = UNITS[run["vocabulary"]["kind"]][0]
+    count, length = f"{run['sequences']:,}", f"{run['length']:,}"
+    read = f"{run['model']} reads {count} sequences of {length} tokens, {run['corpus']}"
     plots = (
         figure("loss", f"Loss by position, {unit}, with its band of 95%", True),
         figure("gain", "Gain by position, bits/token, with its band of 95%", True),
@@ -32,16 +45,12 @@ def article(name: str, value: Mapping[str, Any], identity: str, several: bool) -
         "buckets": value["buckets"],
     }
     return tag(
-        "article",
-        tag("p", name, class_="over") if several else None,
-        tag(outer, f"{run['model']} reads {run['corpus']}"),
-        tag("p", sequences, class_="lead"),
-        tag("section", _table(value), class_="summary", aria_label="Summary"),
-        tag("section", tag(inner, "By position"), tag("div", *plots, class_="charts")),
-        tag("section", tag(inner, "Settings and provenance"), settings_of(run)),
+        "div",
+        tag("p", f"{read} ({run['split']})", class_="lead"),
+        _table(value, place),
+        tag("div", *plots, class_="charts"),
+        facts_of(run),
         data(given, class_="payload"),
-        id=identity,
-        data_name=name,
     )
 
 
@@ -54,7 +63,7 @@ def _predictors(value: Mapping[str, Any]) -> list[str]:
     return [name for name in value if name not in BESIDE]
 
 
-def _table(value: Mapping[str, Any]) -> Markup:
+def _table(value: Mapping[str, Any], place: tuple[str, ...]) -> Markup:
     """Return the mean losses and gains, over all positions and over the last ones."""
     names, lines = _predictors(value), []
     for part in ("all", "last"):
@@ -68,8 +77,8 @@ def _table(value: Mapping[str, Any]) -> Markup:
             cells = (
                 name,
                 where,
-                _band(row["bits_per_token"], (name, part, "bits_per_token"), ".3f"),
-                _band(gain, (name, part, "gain"), "+.3f") if gain else None,
+                _band(row["bits_per_token"], (*place, name, part, "bits_per_token"), ".3f"),
+                _band(gain, (*place, name, part, "gain"), "+.3f") if gain else None,
             )
             lines.append(
                 tag("tr", tag("th", cells[0], scope="row"), *(tag("td", c) for c in cells[1:]))

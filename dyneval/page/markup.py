@@ -6,7 +6,7 @@ import html
 import json
 from typing import Any
 
-EMPTY = {"br", "col", "rect"}  # elements without an end tag here
+EMPTY = {"br", "col"}  # elements without an end tag here
 
 
 class Markup(str):

@@ -1,9 +1,8 @@
-// The page: each article's figures and text, and whether it is light or dark.
+// The page: the figures and text of each part that has numbers for them, and whether it is light or dark.
 
-function begin(article) {
-  const given = JSON.parse(article.querySelector("script.payload").textContent);
-  drawAll(article, given.buckets ? curvesOf(given) : specsOf(article, given));
-  article.dataset.ready = "";
+function begin(payload) {
+  const part = payload.parentElement, given = JSON.parse(payload.textContent);
+  drawAll(part, given.buckets ? curvesOf(given) : specsOf(part, given));
 }
 
 function curvesOf(given) {  // of many sequences: losses and gains by position
@@ -23,8 +22,8 @@ function curvesOf(given) {  // of many sequences: losses and gains by position
   };
 }
 
-function specsOf(article, given) {
-  const root = article.querySelector(".reader");
+function specsOf(part, given) {
+  const root = part.querySelector(".reader");
   const reader = root && given.text ? new Reader(root, given) : null;
   const open = reader ? token => reader.open(token) : null;
   const lines = Object.entries(given.cumulative);
@@ -49,8 +48,8 @@ function specsOf(article, given) {
   };
 }
 
-function drawAll(article, specs) {
-  for (const figure of article.querySelectorAll("figure[data-chart]")) {
+function drawAll(part, specs) {
+  for (const figure of part.querySelectorAll("figure[data-chart]")) {
     const spec = specs[figure.dataset.chart];
     if (spec.series.some(({ys}) => ys.length)) chart(figure, spec);
     else figure.remove();
@@ -93,4 +92,5 @@ function chooseTheme() {
 }
 
 chooseTheme();
-document.querySelectorAll("article").forEach(begin);
+document.querySelectorAll("script.payload").forEach(begin);
+document.querySelectorAll("article").forEach(article => article.dataset.ready = "");

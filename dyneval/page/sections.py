@@ -10,9 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dyneval import published, spelling, views
+from dyneval.page import documents
 from dyneval.page.markup import Markup, data, join, number, pointer, tag
+from dyneval.page.parts import bar_of, facts_of, figure, gain_of, table
 from dyneval.page.payload import payload
-from dyneval.published import Published
+from dyneval.published import Other
 from dyneval.report import UNITS
 from dyneval.results import QUOTED, Result
 from dyneval.views import Recurring
@@ -33,10 +35,11 @@ def article(name: str, result: Result, identity: str, several: bool) -> Markup:
     cells = spelling.cells(result.scored.tokens, known) if known else None
     parts = {
         "While reading": _figures(UNITS[result.run["vocabulary"]["kind"]][0]),
+        "Documents": documents.part(result),
         "The text": _text(cells),
         "Words and patterns": _recurring(result, cells),
         "Weights": _weights(result),
-        "Settings and provenance": settings_of(result.run),
+        "Settings and provenance": facts_of(result.run),
     }
     parts = {label: part for label, part in parts.items() if part}
     places = {label: f"{identity}-{label.split()[-1].lower()}" for label in parts}
@@ -64,80 +67,21 @@ def article(name: str, result: Result, identity: str, several: bool) -> Markup:
     )
 
 
-def overview(results: Mapping[str, tuple[str, Result]]) -> Markup:
-    """Return one row for each predictor of each result, by the id of its article."""
-    rows = []
-    for identity, (name, result) in results.items():
-        link = tag("a", name, href=f"#{identity}")
-        kind = result.run["vocabulary"]["kind"]
-        for predictor, row in _rows(result).items():
-            rows.append(
-                tag(
-                    "tr",
-                    tag("th", link, scope="row"),
-                    tag("td", predictor),
-                    tag("td", _figure(result, predictor, row), " ", tag("small", UNITS[kind][0])),
-                    tag("td", _gain(predictor, row)),
-                    data_result=identity,
-                )
-            )
-    whole = table(("Result", "Predictor", "Figure", "Gain (95%)"), rows, "All results", 2)
-    return tag("section", tag("h2", "All results"), whole, class_="overview")
-
-
-def _rows(result: Result) -> dict[str, Any]:
+def rows_of(result: Result) -> dict[str, Any]:
+    """Return the figures of each predictor."""
     return {name: row for name, row in result.to_json().items() if name != "run"}
 
 
-def _figure(result: Result, name: str, row: Mapping[str, Any]) -> Markup:
+def figure_of(result: Result, name: str, row: Mapping[str, Any]) -> Markup:
+    """Return the figure people quote."""
     kind = result.run["vocabulary"]["kind"]
     value, digits = row[QUOTED[kind]], UNITS[kind][1]
     return number(value, f"{value or 0:,.{digits}f}", pointer(name, QUOTED[kind]))
 
 
-def _gain(name: str, row: Mapping[str, Any]) -> Markup | None:
-    gain = row.get("gain")
-    if not gain or gain["relative"] is None:
-        return None
-
-    def percent(key: str, form: str) -> Markup:
-        return number(gain[key], f"{100 * gain[key]:{form}}", pointer(name, "gain", key))
-
-    ends = percent("low", ".1f"), percent("high", ".1f")
-    interval = join(" [", ends[0], ", ", ends[1], "]")
-    return join(percent("relative", "+.1f"), "%", tag("small", interval))
-
-
-def table(
-    heads: Sequence[object],
-    rows: Sequence[Markup],
-    caption: str,
-    text: int = 1,
-    hidden: bool = True,
-) -> Markup:
-    """Return a table whose first `text` columns are no numbers."""
-    cells = [
-        tag("th", head, scope="col", class_=None if k < text else "n")
-        for k, head in enumerate(heads)
-    ]
-    inner = (
-        tag("caption", caption, class_="hidden" if hidden else None),
-        tag("thead", tag("tr", *cells)),
-        tag("tbody", *rows),
-    )
-    return tag(
-        "div",
-        tag("table", *inner, class_=f"text{text}"),
-        class_="wide",
-        tabindex=0,
-        role="region",
-        aria_label=caption,
-    )
-
-
 def _summary(result: Result) -> Markup:
     run = result.run
-    rows, others = _rows(result), published.beside(run)
+    rows, others = rows_of(result), published.beside(run)
     chosen = views.pair(result)
     columns = [f"{other.model}, published" for other in others]
     unit = UNITS[run["vocabulary"]["kind"]][0]
@@ -152,7 +96,7 @@ def _summary(result: Result) -> Markup:
 
 
 def _line(
-    result: Result, predictor: str, row: Mapping[str, Any], others: Sequence[Published]
+    result: Result, predictor: str, row: Mapping[str, Any], others: Sequence[Other]
 ) -> Markup:
     """Return a predictor's figures, and beside them what was published of others that read so."""
     pace = row["tokens"] / row["seconds"] if row["seconds"] else None
@@ -160,8 +104,8 @@ def _line(
     beside = [other.values.get(predictor) for other in others]
     cells = [
         number(row["tokens"], f"{row['tokens']:,}", pointer(predictor, "tokens")),
-        _figure(result, predictor, row),
-        _gain(predictor, row),
+        figure_of(result, predictor, row),
+        gain_of(row.get("gain"), predictor),
         None
         if chance is None
         else number(chance, f"{chance:.3f}", pointer(predictor, "gain", "p_value")),
@@ -171,7 +115,7 @@ def _line(
     return tag("tr", tag("th", predictor, scope="row"), *(tag("td", cell) for cell in cells))
 
 
-def _notes(result: Result, rows: Mapping[str, Any], others: Sequence[Published]) -> Iterator[str]:
+def _notes(result: Result, rows: Mapping[str, Any], others: Sequence[Other]) -> Iterator[str]:
     """Yield what one has to know to read the table."""
     run = result.run
     if result.gains:
@@ -208,8 +152,8 @@ def _headline(result: Result, rows: Mapping[str, Any], first: str, second: str) 
 
     gain = rows[second].get("gain")
     cards = [
-        card(first, _figure(result, first, rows[first]), UNITS[kind][0]),
-        card(second, _figure(result, second, rows[second]), UNITS[kind][0]),
+        card(first, figure_of(result, first, rows[first]), UNITS[kind][0]),
+        card(second, figure_of(result, second, rows[second]), UNITS[kind][0]),
     ]
     if gain and gain["relative"] is not None:
         relative, low, high = (
@@ -232,12 +176,6 @@ def _figures(unit: str) -> Markup:
         figure("position", "Gain by position, bits/token, with its band of 95%", True),
     )
     return tag("div", *plots, class_="charts")
-
-
-def figure(name: str, caption: str, whole: bool = False) -> Markup:
-    """Return a place where the script draws, in half of the width or the whole."""
-    inner = tag("figcaption", caption), tag("div", class_="plot")
-    return tag("figure", *inner, data_chart=name, class_="chart whole" if whole else "chart")
 
 
 def _text(cells: spelling.Cells | None) -> Markup:
@@ -277,16 +215,11 @@ def _recurring(result: Result, cells: spelling.Cells | None) -> Markup | None:
     return join(tag("p", note, class_="note"), tag("div", *tables, class_="tables"))
 
 
-def _shown(text: str) -> str:
-    """Return a text that can be seen, on one line."""
-    return spelling.visible(text).replace("\n", "").replace("\t", "")
-
-
 def _occurrences(rows: Sequence[Recurring], caption: str, name: str) -> Markup | None:
     lines = [
         tag(
             "tr",
-            tag("th", tag("bdi", tag("code", _shown(row.text))), scope="row"),
+            tag("th", tag("bdi", tag("code", spelling.on_one_line(row.text))), scope="row"),
             tag("td", number(row.count, f"{row.count:,}")),
             *(
                 tag("td", number(value, f"{value or 0:+,.1f}"))
@@ -309,13 +242,6 @@ def _weights(result: Result) -> Markup | None:
         for weight, row in score.moved.items():
             place = (name, "moved", weight)
             relative, rms = row["relative"], row["rms"]
-            length = 100 * (row[drawn] or 0) / most if most else 0
-            bar = tag(
-                "svg",
-                tag("rect", width=f"{length:.1f}%", height="100%", rx=2),
-                class_="meter",
-                aria_hidden="true",
-            )
             lines.append(
                 tag(
                     "tr",
@@ -327,7 +253,7 @@ def _weights(result: Result) -> Markup | None:
                             relative, f"{100 * (relative or 0):.3g}%", pointer(*place, "relative")
                         ),
                     ),
-                    tag("td", bar, class_="bar"),
+                    tag("td", bar_of(row[drawn] or 0, most), class_="bar"),
                     tag("td", number(rms, f"{rms or 0:.2e}", pointer(*place, "rms"))),
                 )
             )
@@ -341,36 +267,3 @@ def _weights(result: Result) -> Markup | None:
         "root mean square."
     )
     return join(tag("p", note, class_="note"), *tables)
-
-
-def settings_of(run: Mapping[str, Any]) -> Markup:
-    """Return everything else that the file says of the run."""
-    rules = [
-        tag("div", tag("dt", name), tag("dd", tag("code", rule)))
-        for name, rule in run["rule"].items()
-    ]
-    rows = [
-        tag("div", tag("dt", key), tag("dd", value))
-        for key, value in _flat(run)
-        if not key.startswith("rule")
-    ]
-    return join(
-        tag("dl", *rules, class_="facts rules"),
-        tag(
-            "details",
-            tag("summary", "Everything that the result depends on"),
-            tag("dl", *rows, class_="facts"),
-        ),
-    )
-
-
-def _flat(value: Mapping[str, Any], start: str = "") -> list[tuple[str, str]]:
-    """Return the values of nested objects, each with its path."""
-    found = []
-    for key, inner in value.items():
-        name = f"{start}{key}".replace("_", " ")
-        if isinstance(inner, Mapping):
-            found += _flat(inner, f"{start}{key}, ")
-        elif inner is not None and inner != "":
-            found.append((name, f"{inner:,}" if isinstance(inner, int) else str(inner)))
-    return found
