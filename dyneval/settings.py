@@ -118,8 +118,8 @@ class Settings:
 
 
 def default_length(vocabulary: Vocabulary) -> int:
-    """Return the paper's n: 5 for words, 20 for characters and bytes."""
-    return 5 if vocabulary.kind == "words" else 20
+    """Return the paper's n: 5 for words, 20 for characters and bytes; 64 for other tokens."""
+    return {"words": 5, "tokens": 64}.get(vocabulary.kind, 20)
 
 
 def table_1(segment_length: int) -> dict[str, Settings]:

@@ -347,7 +347,8 @@ def tune_rows(
         raise ValueError(f"a limit of {limit} tokens leaves nothing to read")
     check(documents, carry, streams)
     texts = documents_.read(corpus, split, documents, limit)
-    waves = Waves(texts.text.stream[0], texts.bounds, carry, streams)
+    begin = checkpoint.vocabulary.begin
+    waves = Waves(texts.text.stream[0], texts.bounds, carry, streams, begin)
     if not waves.prefix(plan.prefix + 1).predicted.any():
         raise ValueError(f"{corpus.name} ({split}) is too short to tune on")
     about = {

@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 if TYPE_CHECKING:
+    from dyneval.models.huggingface import Loading
     from dyneval.settings import Settings
 
-Model = Annotated[str, Argument(help="A checkpoint folder, or `bundled`.")]
+Model = Annotated[
+    str,
+    Argument(
+        help="A checkpoint folder, or `bundled`; or of Hugging Face a folder, a name as gpt2, a "
+        "GGUF file, or `smollm2`."
+    ),
+]
 Corpus = Annotated[
     str, Argument(help="A corpus (ptb, wikitext-2, text8, …), a text file, or - for stdin.")
 ]
@@ -36,12 +43,32 @@ Engine = Annotated[
     str, Option(help="What computes: auto, fused, generic or reference.", metavar="ENGINE")
 ]
 Device = Annotated[str, Option(help="Where to compute: cpu, cuda, or auto, a GPU if there is one.")]
+Context = Annotated[
+    int | None,
+    Option(help="Tokens that a model of Hugging Face looks back on (default: up to 1024)"),
+]
+ContextPolicy = Annotated[
+    str | None,
+    Option(
+        help="When they are full: carry (drop the oldest) or recompute (read the newer half again "
+        "with the weights of then).",
+        metavar="POLICY",
+    ),
+]
+DType = Annotated[
+    str,
+    Option("--dtype", help="Of a model of Hugging Face: float32, bfloat16 or float64."),
+]
 Quiet = Annotated[bool, Option("--quiet", help="Show no progress.")]
 Stats = Annotated[
     Path | None, Option(help="Gradient statistics (default: those in the model's folder)")
 ]
 SegmentLength = Annotated[
-    int | None, Option(help="Tokens between updates, n (default: 5 for words, else 20)")
+    int | None,
+    Option(
+        help="Tokens between updates, n (default: 5 for words, 64 for a tokenizer's tokens, "
+        "else 20)"
+    ),
 ]
 Rule = Annotated[
     str | None, Option(help="sgd, sgd+decay, rms+decay or rms+rms-decay.", metavar="RULE")
@@ -101,6 +128,13 @@ def bytes_of(size: str | None) -> int | None:
     if size and not found:
         raise ValueError(f"{size!r} is no size; give bytes, or as 500MB or 4GB")
     return int(float(found[1]) * 1000 ** " kMGT".index(found[2] or " ")) if found else None
+
+
+def loading(context: int | None, policy: str | None, dtype: str) -> Loading:
+    """Return how a model of Hugging Face is to be loaded."""
+    from dyneval.models.huggingface import Loading
+
+    return Loading(context, policy, dtype)  # type: ignore[arg-type]
 
 
 def given(**flags: Any) -> dict[str, Any]:

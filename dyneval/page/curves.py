@@ -10,7 +10,7 @@ from typing import Any
 
 from dyneval.page.markup import Markup, data, join, number, pointer, tag
 from dyneval.page.sections import figure, settings_of, table
-from dyneval.report import UNITS
+from dyneval.report import unit_per_token
 
 BESIDE = ("buckets", "run")  # keys that are no predictor
 
@@ -20,7 +20,7 @@ def article(name: str, value: Mapping[str, Any], identity: str, several: bool) -
     run = value["run"]
     outer, inner = ("h2", "h3") if several else ("h1", "h2")
     sequences = f"{run['sequences']:,} sequences of {run['length']:,} tokens, split {run['split']}"
-    unit = UNITS[run["vocabulary"]["kind"]][0]
+    unit = unit_per_token(run["vocabulary"]["kind"])
     plots = (
         figure("loss", f"Loss by position, {unit}, with its band of 95%", True),
         figure("gain", "Gain by position, bits/token, with its band of 95%", True),
