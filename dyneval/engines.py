@@ -189,10 +189,15 @@ class Autograd:
 
 
 class Reference(Autograd):
-    """Autograd, then the update in place: θ_l ← θ_l − gain ⊙ ∇L + pull ⊙ (θ_g − θ_l)."""
+    """Autograd, then the update in place: θ_l ← θ_l − gain ⊙ ∇L + pull ⊙ (θ_g − θ_l).
+
+    Weights of 16 bits are read with, but moved in float32, where small steps add up.
+    """
 
     def __init__(self, model: Any, rule: Rule, priors: Mapping[str, Prior]) -> None:
         super().__init__(own_copy(model, {}), priors)
+        # what moves; rounded to the parameters where these have fewer bits
+        self._theta = {name: theta.to(precise(theta)) for name, theta in self._theta.items()}
         # both once for all segments
         self._amounts = {
             name: (rule.gain(priors[name]), rule.pull(priors[name])) for name in self._theta
@@ -204,10 +209,33 @@ class Reference(Autograd):
             for (name, theta), gradient in zip(self._theta.items(), gradients, strict=True):
                 gain, pull = self._amounts[name]
                 if isinstance(pull, Tensor) or pull:
-                    theta.lerp_(self._priors[name].theta, pull)
-                if gradient is None:  # not used in this segment: it feels its pull alone
-                    continue
-                if isinstance(gain, Tensor):
-                    theta.addcmul_(gradient, gain, value=-1)
-                else:
-                    theta.sub_(gradient, alpha=gain)
+                    theta.lerp_(self._priors[name].theta.to(theta), pull)
+                if gradient is not None:  # or else it was not used, and feels its pull alone
+                    if isinstance(gain, Tensor):
+                        theta.addcmul_(gradient.to(theta), gain, value=-1)
+                    else:
+                        theta.sub_(gradient.to(theta), alpha=gain)
+        self._round()
+
+    def _round(self) -> None:
+        """Read with what the weights are by now."""
+        with torch.no_grad():
+            for name, theta in self._theta.items():
+                parameter = self._parameters[name]
+                if parameter.dtype != theta.dtype:
+                    parameter.copy_(theta)
+
+    def reset(self, *, weights: bool, state: bool) -> None:
+        """Drop the open segment; go back to the trained weights, the zero state, or both."""
+        super().reset(weights=weights, state=state)
+        self._round()
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on where `state_dict` was taken."""
+        super().load_state_dict(state)
+        self._round()
+
+
+def precise(weight: Tensor) -> torch.dtype:
+    """Return in which precision a weight is to be moved: 32 bits at least."""
+    return torch.promote_types(weight.dtype, torch.float32)

@@ -106,7 +106,12 @@ class GradientStats:
         sizes = torch.tensor([rms.numel() for rms in self.rms.values()], dtype=torch.float64)
         mean = means.mean() if average == "tensors" else (means * sizes).sum() / sizes.sum()
         return {
-            name: Prior(theta.detach(), self.rms[name].to(theta), mean.item())
+            # statistics keep their digits where weights have fewer
+            name: Prior(
+                theta.detach(),
+                self.rms[name].to(theta.device, torch.promote_types(theta.dtype, torch.float32)),
+                mean.item(),
+            )
             for name, theta in model.named_parameters()
         }
 

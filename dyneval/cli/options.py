@@ -79,7 +79,8 @@ Epsilon = Annotated[float | None, Option(help="ε")]
 Target = Annotated[
     str | None,
     Option(
-        help="What adapts: all-weights, hidden-matrix:UNITS, low-rank:RANK or matching:PATTERN.",
+        help="What adapts: all-weights, no-embedding, norms-and-biases, last-layers:COUNT, "
+        "low-rank:RANK, hidden-matrix:UNITS or matching:PATTERN.",
         metavar="TARGET",
     ),
 ]

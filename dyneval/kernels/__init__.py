@@ -41,7 +41,8 @@ def choose(
     read so.
     """
     _known(engine)
-    if isinstance(model, Added) and engine != "reference" and reads(model):
+    half = any(weight.dtype.itemsize < 4 for weight in model.parameters())
+    if isinstance(model, Added) and engine != "reference" and not half and reads(model):
         for name, _ in model.named_parameters():  # missing statistics are asked for at once
             _read_by(rule, priors[name])
         return lambda count: Batched(model, rule, priors, count), "batched: all streams in one"
@@ -78,7 +79,7 @@ def choose_one(
     from dyneval.kernels.recurrent import knows
     from dyneval.kernels.segments import Segment
 
-    name = type(model).__name__
+    name = _name(model)
     known = knows(model) and engine != "generic"
     kind: Callable[[Any, Rule, Mapping[str, Prior]], Engine] = Segment if known else Generic
 
@@ -113,7 +114,7 @@ def fast_forward(model: Any, engine: Name = "auto") -> tuple[Any, str]:
     from dyneval.kernels.recurrent import knows
     from dyneval.kernels.static import Captured, Forward
 
-    name = type(model).__name__
+    name = _name(model)
     with announced():
         if knows(model) and engine != "generic":
             return Forward(model), f"fused: hand-written for {name}"
@@ -139,6 +140,11 @@ def _known(engine: str) -> None:
 
 def _refusal(engine: str, problem: str) -> ValueError:
     return ValueError(f"the {engine} engine cannot be used: {problem}; give auto")
+
+
+def _name(model: Any) -> str:
+    """Return the name of a model's class; one of Hugging Face tells that of its own."""
+    return getattr(model, "architecture", type(model).__name__)
 
 
 def _why(engine: str, name: str) -> str:

@@ -105,7 +105,8 @@ class Transformer(nn.Module):
         tokens = torch.zeros(h.shape[:2], dtype=torch.long, device=h.device)
         with self._given(h):
             found: Tensor = self.model(tokens, use_cache=False).logits
-        return found
+        # probabilities of 16 bits would not add up to one
+        return found.to(torch.promote_types(found.dtype, torch.float32))
 
     def _read(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Read tokens for which there is room."""
