@@ -117,6 +117,10 @@ class Settings:
         return ", ".join([*parts, f"n = {self.segment_length}"])
 
 
+# what a large model is read with that nobody has tuned, nor collected statistics of
+UNTUNED = Settings(64, "sgd", learning_rate=0.01)
+
+
 def default_length(vocabulary: Vocabulary) -> int:
     """Return the paper's n: 5 for words, 20 for characters and bytes; 64 for other tokens."""
     return {"words": 5, "tokens": 64}.get(vocabulary.kind, 20)

@@ -32,8 +32,10 @@ from transformers import (
     OPTForCausalLM,
     PreTrainedTokenizerFast,
 )
+from transformers.utils import logging
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # of the processes that tests start
+logging.disable_progress_bar()  # what a command says is to be its own
 
 WIDE = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
 LLAMA = {"intermediate_size": 12, "num_key_value_heads": 1, "max_position_embeddings": 64} | WIDE
@@ -107,9 +109,8 @@ def byte_level(begin: bool = True, text: str = TEXT) -> PreTrainedTokenizerFast:
 def sentence_piece() -> PreTrainedTokenizerFast:
     """Return a tokenizer that changes what it reads, as those made with SentencePiece."""
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.NFKC(), normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     )

@@ -142,7 +142,7 @@ def evaluate(
         rule_flags |= first_release(from_first_release, rule_flags)
     cache_flags = given(cache_size=cache_size, cache_weight=cache_weight, cache_scale=cache_scale)
     predictors = choose(
-        rows_of(model, settings),
+        rows_of(model, settings, stats),
         default_length(vocabulary),
         rule_flags,
         cache_flags if cache or cache_flags else None,

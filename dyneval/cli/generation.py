@@ -101,7 +101,7 @@ def generate(
         target=target,
     )
     default = default_length(models.load_vocabulary(model))
-    rows = choose(rows_of(model, settings), default, rule_flags, None)
+    rows = choose(rows_of(model, settings, stats), default, rule_flags, None)
     row = rows.get("static" if static else "dynamic")
     if row is None:
         raise ValueError(f"the settings are of {', '.join(rows)}, not of dynamic; give a --rule")

@@ -119,7 +119,7 @@ def folder_of(model: Path | str) -> Path:
     That is its path, or that of the model named `bundled`; for a model of Hugging Face that is no
     folder it is one in the cache folder.
     """
-    if _is_theirs(model):
+    if is_theirs(model):
         return pretrained.folder_of(model)
     folder = BUNDLED if str(model) == "bundled" else Path(model)
     if not (folder / "config.json").is_file():
@@ -128,13 +128,14 @@ def folder_of(model: Path | str) -> Path:
     return folder
 
 
-def _is_theirs(model: Path | str) -> bool:
+def is_theirs(model: Path | str) -> bool:
+    """Return whether a model is one of Hugging Face, to be read by transformers."""
     return str(model) != "bundled" and pretrained.knows(model)
 
 
 def load_vocabulary(folder: Path | str) -> Vocabulary:
     """Return what the model in a folder predicts, without loading the model."""
-    if _is_theirs(folder):
+    if is_theirs(folder):
         return pretrained.load_vocabulary(folder)
     return _vocabulary(folder_of(folder) / "vocab.json")
 
@@ -144,7 +145,7 @@ def load(
 ) -> Checkpoint:
     """Return the checkpoint that `save` wrote, in float32 and eval mode, or one of Hugging Face."""
     loading = loading or Loading()
-    if _is_theirs(folder):
+    if is_theirs(folder):
         theirs, tokens, about = pretrained.load(folder, device, loading)
         return Checkpoint(theirs, tokens, {"transformers": about})
     if loading != Loading():

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import io
+import logging
 import re
 import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -180,6 +182,9 @@ def _convert(file: Path, folder: Path) -> None:
     _require_transformers(file)
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    logging.getLogger(__name__).warning(
+        "converting %s; later runs find it in %s", file.name, folder
+    )
     given = {"gguf_file": file.name, "trust_remote_code": False}
     with _explained(file, "it is no whole GGUF file of a model that transformers knows"):
         tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **given)
@@ -237,16 +242,17 @@ def _fail(name: Path | str, what: str, error: Exception) -> NoReturn:
 @contextmanager
 def _quietly() -> Iterator[None]:
     """Keep what transformers says while it loads from the screen."""
-    from transformers.utils import logging
+    from transformers.utils import logging as logs
 
-    level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    level, shown = logs.get_verbosity(), logs.is_progress_bar_enabled()
+    logs.set_verbosity_error()
+    logs.disable_progress_bar()
     try:
-        with warnings.catch_warnings():
+        # not all of its progress bars heed this
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.set_verbosity(level)
+        logs.set_verbosity(level)
         if shown:
-            logging.enable_progress_bar()
+            logs.enable_progress_bar()
