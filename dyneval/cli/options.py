@@ -61,7 +61,11 @@ DType = Annotated[
 ]
 Quiet = Annotated[bool, Option("--quiet", help="Show no progress.")]
 Stats = Annotated[
-    Path | None, Option(help="Gradient statistics (default: those in the model's folder)")
+    Path | None,
+    Option(
+        help="Gradient statistics (default: those in the model's folder), or `running`: of the "
+        "text's own past."
+    ),
 ]
 SegmentLength = Annotated[
     int | None,

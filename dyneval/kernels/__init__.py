@@ -23,7 +23,7 @@ from torch import Tensor
 from dyneval.adapted import Added
 from dyneval.batched import Batched, reads
 from dyneval.engines import Engine, Reference, Rows, Streams
-from dyneval.gradient_stats import Prior
+from dyneval.gradient_stats import Prior, RunningPrior
 from dyneval.rules import Rule
 
 Name = Literal["auto", "fused", "generic", "reference"]
@@ -41,8 +41,11 @@ def choose(
     read so.
     """
     _known(engine)
+    # what only the reference engine can do
+    running = any(isinstance(prior, RunningPrior) for prior in priors.values())
     half = any(weight.dtype.itemsize < 4 for weight in model.parameters())
-    if isinstance(model, Added) and engine != "reference" and not half and reads(model):
+    alone = engine == "reference" or running or half
+    if isinstance(model, Added) and not alone and reads(model):
         for name, _ in model.named_parameters():  # missing statistics are asked for at once
             _read_by(rule, priors[name])
         return lambda count: Batched(model, rule, priors, count), "batched: all streams in one"
@@ -62,6 +65,11 @@ def choose_one(
     """Return what makes an engine for a single stream, and one line that says which and why."""
     _known(engine)
     theta = dict(model.named_parameters())
+    if any(isinstance(prior, RunningPrior) for prior in priors.values()):
+        why = "its statistics are of the stream's own past"
+        if engine not in ("auto", "reference"):
+            raise _refusal(engine, why)
+        return lambda: Reference(model, rule, priors), f"reference: {why}"
     read = {name: _read_by(rule, priors[name]) for name in theta}
     if engine == "reference":
         return lambda: Reference(model, rule, priors), "reference: asked for"
