@@ -200,9 +200,9 @@ class Reference(Autograd):
         self._theta = {name: theta.to(precise(theta)) for name, theta in self._theta.items()}
         past = {name: prior for name, prior in priors.items() if isinstance(prior, RunningPrior)}
         self._rule, self._running = rule, Running(past) if past else None
-        self._amounts = self._of(priors)  # once for all segments, unless statistics are running
+        self._amounts = self._gains(priors)  # once for all segments, unless statistics are running
 
-    def _of(self, priors: Mapping[str, Prior] | None) -> dict[str, tuple[Amount, Amount]]:
+    def _gains(self, priors: Mapping[str, Prior] | None) -> dict[str, tuple[Amount, Amount]]:
         """Return the gain and pull of each weight."""
         rule = self._rule
         if priors is None or any(isinstance(prior, RunningPrior) for prior in priors.values()):
@@ -224,7 +224,7 @@ class Reference(Autograd):
                         theta.sub_(gradient.to(theta), alpha=gain)
             if self._running:
                 self._running.add(gradients)
-                self._amounts = self._of(self._running.priors())
+                self._amounts = self._gains(self._running.priors())
         self._round()
 
     def _round(self) -> None:
@@ -259,7 +259,7 @@ class Reference(Autograd):
             self._running.count = int(state["running.count"])
             for name, squares in self._running.squares.items():
                 squares.copy_(state[f"running.squares.{name}"])
-            self._amounts = self._of(self._running.priors())
+            self._amounts = self._gains(self._running.priors())
         self._round()
 
 

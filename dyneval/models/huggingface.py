@@ -134,7 +134,12 @@ class Transformer(nn.Module):
             return 0
         if "tokens" in state:
             return int(state["tokens"].shape[1])
-        return int(next(state[f"layer{k}"] for k in self._attending)["keys"].shape[-2])
+        return int(self._full(state)[0][1]["keys"].shape[-2])
+
+    def _full(self, state: Any) -> list[tuple[str, dict[str, Tensor]]]:
+        """Return the layers that attend to all they hold, but those that share another's."""
+        layers = [f"layer{k}" for k in self._attending]
+        return [(name, state[name]) for name in layers if "keys" in state.get(name, ())]
 
     def _make_room(self, state: Any) -> Any:
         """Return the state with room for a token at least, where it has a limit."""
@@ -147,8 +152,8 @@ class Transformer(nn.Module):
             return anew | {"position": state["position"]}
         kept = self.context - max(1, self.context // 8)
         dropped = {
-            f"layer{k}": {name: part[:, :, -kept:] for name, part in state[f"layer{k}"].items()}
-            for k in self._attending
+            name: parts | {part: parts[part][:, :, -kept:] for part in ("keys", "values")}
+            for name, parts in self._full(state)
         }
         return state | dropped
 
