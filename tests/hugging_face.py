@@ -10,12 +10,16 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import nn
 from transformers import (
+    BambaConfig,
+    BambaForCausalLM,
     BertConfig,
     BertLMHeadModel,
     CohereConfig,
     CohereForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
     GraniteConfig,
@@ -59,6 +63,13 @@ KINDS: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
         Gemma2Config,
         LLAMA | {"head_dim": 4, "sliding_window": 6, "final_logit_softcapping": 2.0},
     ),
+    "gemma3": (  # with a rotation for each kind of layers
+        Gemma3ForCausalLM,
+        Gemma3TextConfig,
+        LLAMA
+        | {"head_dim": 4, "sliding_window": 6}
+        | {"layer_types": ["sliding_attention", "full_attention"]},
+    ),
     "cohere": (CohereForCausalLM, CohereConfig, LLAMA | {"logit_scale": 0.3}),
     "granite": (GraniteForCausalLM, GraniteConfig, LLAMA | {"logits_scaling": 3.0}),
     "mamba": (
@@ -71,6 +82,13 @@ KINDS: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
         Mamba2Config,
         {"hidden_size": 8, "num_hidden_layers": 2, "state_size": 4, "num_heads": 4}
         | {"head_dim": 4, "n_groups": 1, "chunk_size": 4},
+    ),
+    "bamba": (  # recurrent layers, and one that attends
+        BambaForCausalLM,
+        BambaConfig,
+        LLAMA
+        | {"mamba_n_heads": 4, "mamba_d_head": 4, "mamba_d_state": 4, "mamba_chunk_size": 4}
+        | {"attn_layer_indices": [1]},
     ),
     "bert": (BertLMHeadModel, BertConfig, {"intermediate_size": 12} | WIDE),
 }

@@ -251,8 +251,9 @@ class Transformer(nn.Module):
     @torch.no_grad()
     def _is_relative(self) -> bool:
         """Return whether nothing changes when all positions do, as with rotary ones."""
-        moving = {getattr(module, "rope_type", "") for module in self.model.modules()}
-        if not self._positioned or moving & set(MOVING):
+        # one kind, or one for each kind of layers
+        kinds = {str(getattr(module, "rope_type", "")) for module in self.model.modules()}
+        if not self._positioned or any(name in kind for kind in kinds for name in MOVING):
             return False
         tokens, far = self._few(), (self.context or 2) // 2
         places = torch.arange(tokens.shape[1], device=tokens.device)[None]
