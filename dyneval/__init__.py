@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from dyneval.corpora import Corpus
     from dyneval.evaluation import evaluate
     from dyneval.generation import generate
-    from dyneval.gradient_stats import GradientStats, Prior
+    from dyneval.gradient_stats import GradientStats, Prior, RunningPrior
     from dyneval.models import Checkpoint
     from dyneval.neural_cache import NeuralCache
     from dyneval.predictors import Collector, Dynamic, Static
@@ -43,6 +43,7 @@ __all__ = [
     "RmsDecay",
     "Rule",
     "Run",
+    "RunningPrior",
     "Sequences",
     "Settings",
     "Sgd",
@@ -62,7 +63,7 @@ _HOMES = {
     "corpora": ("Corpus",),
     "evaluation": ("evaluate",),
     "generation": ("generate",),
-    "gradient_stats": ("GradientStats", "Prior"),
+    "gradient_stats": ("GradientStats", "Prior", "RunningPrior"),
     "models": ("Checkpoint",),
     "neural_cache": ("NeuralCache",),
     "predictors": ("Collector", "Dynamic", "Static"),

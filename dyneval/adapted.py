@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -27,11 +27,12 @@ Weights = Mapping[str, Tensor]  # by name, those of row b at [b]
 Uses = list[tuple[str, Tensor, Tensor]]  # name, X (B, n, C), D (B, n, R): the gradient is DᵀX
 
 
-def some(model: Any, pattern: str, target: str) -> Any:
-    """Return a model whose parameters are those that match a pattern; the others are buffers."""
-    kept = {id(weight) for _, weight in _named(model, pattern)}
+def some(model: Any, chosen: Callable[[str, nn.Parameter], bool], target: str) -> Any:
+    """Return a model whose parameters are those that are chosen; the others are buffers."""
+    kept = {id(weight) for name, weight in model.named_parameters() if chosen(name, weight)}
     if not kept:
         names = ", ".join(name for name, _ in model.named_parameters())
+        pattern = target.partition(":")[2] or target
         raise ValueError(f"no weight matches {pattern!r}; there are {names}")
     own, frozen = _frozen(model, kept)
     own.origin = Origin(model, target, frozen)

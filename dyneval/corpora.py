@@ -236,7 +236,7 @@ def _check(unknown: Unknown | None) -> None:
 
 def _whole(raw: bytes, kind: Kind, name: str) -> dict[str, bytes]:
     """Return a text whole and cut 90-5-5, h = N // 20 for each of the last two parts."""
-    if kind == "characters":
+    if kind in ("characters", "tokens"):
         text = decode(raw, name)
         cuts = [len(text[: len(text) - k * (len(text) // 20)].encode()) for k in (2, 1)]
     else:

@@ -7,6 +7,7 @@ none. How documents are read is the matter of `waves`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -90,23 +91,32 @@ def _starts(text: Text, vocabulary: Vocabulary, cut: str) -> Sequence[int] | Bou
     check(cut)
     if cut.startswith("chunks:"):
         return range(0, len(text), int(cut.removeprefix("chunks:")))
-    newline, spaces = _white(vocabulary, cut)
-    lines = np.concatenate([[0], np.flatnonzero(text.tokens == newline) + 1])
+    newlines, spaces, blank = _white(vocabulary, cut)
+    lines = np.concatenate([[0], np.flatnonzero(np.isin(text.tokens, newlines)) + 1])
     lines = lines[lines < len(text)]
     if not len(lines):
         return [0]
     full = np.logical_or.reduceat(~np.isin(text.tokens, spaces), lines)
     if cut == "blank-lines":
-        full[1:] &= ~full[:-1]
+        full[1:] &= ~full[:-1] | np.isin(text.tokens[lines[1:] - 1], blank)
     begin = lines[full]
     begin[:1] = 0
     return np.concatenate([[0], begin])
 
 
-def _white(vocabulary: Vocabulary, cut: str) -> tuple[int, list[int]]:
-    """Return the token that ends a line, and those that leave it blank."""
+def _white(vocabulary: Vocabulary, cut: str) -> tuple[list[int], list[int], list[int]]:
+    """Return the tokens that end a line, those that leave it blank, and those that do both.
+
+    Of a tokenizer's tokens, which may hold several characters, each that holds a newline ends a
+    line, and one with two newlines leaves a blank line behind.
+    """
     if vocabulary.kind == "bytes":
-        return ord("\n"), list(b" \t\n\r\v\f")
+        return [ord("\n")], list(b" \t\n\r\v\f"), []
+    if vocabulary.kind == "tokens":
+        pieces = list(enumerate(vocabulary.symbols))
+        newlines = [k for k, piece in pieces if "\n" in piece]
+        blank = [k for k, piece in pieces if re.search(r"\n\s*\n", piece)]
+        return newlines, [k for k, piece in pieces if not piece.strip()], blank
     newline = EOS if vocabulary.kind == "words" else "\n"
     if newline not in vocabulary.ids:
         raise ValueError(
@@ -114,4 +124,4 @@ def _white(vocabulary: Vocabulary, cut: str) -> tuple[int, list[int]]:
             f"{cut} to cut a text into; give chunks:N"
         )
     spaces = [k for symbol, k in vocabulary.ids.items() if symbol == EOS or symbol.isspace()]
-    return vocabulary.ids[newline], spaces
+    return [vocabulary.ids[newline]], spaces, []

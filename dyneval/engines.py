@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from dyneval.gradient_stats import Prior
+from dyneval.gradient_stats import Prior, Running, RunningPrior
 from dyneval.models import own_copy
 from dyneval.reading import Categorical, Reader, assemble, concatenate, evaluating, leaves, tree
-from dyneval.rules import Rule
+from dyneval.rules import Amount, Rule
 
 
 class Engine(Protocol):
@@ -189,25 +189,80 @@ class Autograd:
 
 
 class Reference(Autograd):
-    """Autograd, then the update in place: θ_l ← θ_l − gain ⊙ ∇L + pull ⊙ (θ_g − θ_l)."""
+    """Autograd, then the update in place: θ_l ← θ_l − gain ⊙ ∇L + pull ⊙ (θ_g − θ_l).
+
+    Weights of 16 bits are read with, but moved in float32, where small steps add up.
+    """
 
     def __init__(self, model: Any, rule: Rule, priors: Mapping[str, Prior]) -> None:
         super().__init__(own_copy(model, {}), priors)
-        # both once for all segments
-        self._amounts = {
-            name: (rule.gain(priors[name]), rule.pull(priors[name])) for name in self._theta
-        }
+        # what moves; rounded to the parameters where these have fewer bits
+        self._theta = {name: theta.to(precise(theta)) for name, theta in self._theta.items()}
+        past = {name: prior for name, prior in priors.items() if isinstance(prior, RunningPrior)}
+        self._rule, self._running = rule, Running(past) if past else None
+        self._amounts = self._gains(priors)  # once for all segments, unless statistics are running
+
+    def _gains(self, priors: Mapping[str, Prior] | None) -> dict[str, tuple[Amount, Amount]]:
+        """Return the gain and pull of each weight."""
+        rule = self._rule
+        if priors is None or any(isinstance(prior, RunningPrior) for prior in priors.values()):
+            return {}  # there is too little of a past
+        return {name: (rule.gain(priors[name]), rule.pull(priors[name])) for name in self._theta}
 
     def _step(self, loss: Tensor) -> None:
-        gradients = torch.autograd.grad(loss, list(self._parameters.values()), allow_unused=True)
+        found = torch.autograd.grad(loss, list(self._parameters.values()), allow_unused=True)
+        gradients = dict(zip(self._theta, found, strict=True))
         with torch.no_grad():
-            for (name, theta), gradient in zip(self._theta.items(), gradients, strict=True):
-                gain, pull = self._amounts[name]
+            for name, (gain, pull) in self._amounts.items():
+                theta, gradient = self._theta[name], gradients[name]
                 if isinstance(pull, Tensor) or pull:
-                    theta.lerp_(self._priors[name].theta, pull)
-                if gradient is None:  # not used in this segment: it feels its pull alone
-                    continue
-                if isinstance(gain, Tensor):
-                    theta.addcmul_(gradient, gain, value=-1)
-                else:
-                    theta.sub_(gradient, alpha=gain)
+                    theta.lerp_(self._priors[name].theta.to(theta), pull)
+                if gradient is not None:  # or else it was not used, and feels its pull alone
+                    if isinstance(gain, Tensor):
+                        theta.addcmul_(gradient.to(theta), gain, value=-1)
+                    else:
+                        theta.sub_(gradient.to(theta), alpha=gain)
+            if self._running:
+                self._running.add(gradients)
+                self._amounts = self._gains(self._running.priors())
+        self._round()
+
+    def _round(self) -> None:
+        """Read with what the weights are by now."""
+        with torch.no_grad():
+            for name, theta in self._theta.items():
+                parameter = self._parameters[name]
+                if parameter.dtype != theta.dtype:
+                    parameter.copy_(theta)
+
+    def reset(self, *, weights: bool, state: bool) -> None:
+        """Drop the open segment; go back to the trained weights, the zero state, or both."""
+        super().reset(weights=weights, state=state)
+        if weights and self._running:
+            self._running.reset()
+            self._amounts = {}
+        self._round()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the adapted weights, the hidden state, and statistics that are running."""
+        state = super().state_dict()
+        if self._running:
+            state["running.count"] = torch.tensor(self._running.count)
+            for name, squares in self._running.squares.items():
+                state[f"running.squares.{name}"] = squares.clone()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on where `state_dict` was taken."""
+        super().load_state_dict(state)
+        if self._running:
+            self._running.count = int(state["running.count"])
+            for name, squares in self._running.squares.items():
+                squares.copy_(state[f"running.squares.{name}"])
+            self._amounts = self._gains(self._running.priors())
+        self._round()
+
+
+def precise(weight: Tensor) -> torch.dtype:
+    """Return in which precision a weight is to be moved: 32 bits at least."""
+    return torch.promote_types(weight.dtype, torch.float32)

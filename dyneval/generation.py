@@ -18,6 +18,7 @@ from torch import Generator, Tensor
 
 from dyneval import corpora, devices, kernels, models, provenance
 from dyneval.evaluation import evaluate
+from dyneval.models.huggingface import Loading
 from dyneval.predictors import Predictor
 from dyneval.reading import Categorical
 from dyneval.settings import Settings, find_statistics
@@ -211,6 +212,7 @@ class Writing:
     unknown: Unknown | None = None
     engine: kernels.Name = "auto"
     device: str = "auto"  # cpu, cuda, or cuda where there is one
+    loading: Loading = Loading()  # of a model of Hugging Face
 
     def __post_init__(self) -> None:
         if self.skip < 0 or (self.limit is not None and self.limit < 1):
@@ -226,7 +228,7 @@ class Writing:
 
     def begin(self, report: Callable[[int, int], None] | None = None) -> Begun:
         """Read the conditioning."""
-        checkpoint = models.load(self.model, devices.find(self.device))
+        checkpoint = models.load(self.model, devices.find(self.device), self.loading)
         settings = self.settings
         corpus = corpora.load(self.corpus, checkpoint.vocabulary, self.unknown)
         text = corpus.read(self.split)
@@ -246,7 +248,10 @@ class Writing:
         folder = models.folder_of(self.model)
         stats = find_statistics([settings], checkpoint.model, folder, self.stats)
         predictor = settings.predictor(checkpoint.model, settings.reads(stats), self.engine)
-        end = condition(predictor, part.stream, settings.segment_length, report)
+        read = part.stream
+        if (begin := checkpoint.vocabulary.begin) is not None:
+            read = torch.cat([read.new_full((1, 1), begin), read], 1)
+        end = condition(predictor, read, settings.segment_length, report)
         about = provenance.describe(self.model, checkpoint, corpus, self.split, stats) | {
             **{name: getattr(self, name) for name in ("skip", "limit", "length", "known")},
             "tokens": len(part),

@@ -3,6 +3,9 @@
 MS_g = mean over the N_b training batches of (∇L_k)², elementwise. A `GradientStats` is that mean,
 with how it was collected and a hash of the weights it belongs to; `priors` turns it into what
 the rules need, a `Prior` for each weight. `predictors.Collector` gathers it.
+
+Where no text is at hand to collect on, a `RunningPrior` stands for the gradients that a stream has
+had itself so far. That departs from the paper, whose statistics are fixed before the text begins.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from dyneval.targets import ALL, target_of
 
 Average = Literal["tensors", "weights"]
 FILE = "gradient-stats.safetensors"  # in a checkpoint's folder, read by default
+RUNNING = "running"  # given for a file: statistics of the stream's own past
+F32 = torch.float32
 
 
 def missing(target: str = ALL) -> str:
@@ -52,6 +57,63 @@ class Prior:
     def rms_norm(self) -> Tensor:
         """Return RMS_norm = √MS_g / avg(√MS_g) (eq. 7)."""
         return self.scale / self.mean_rms
+
+
+@dataclass(frozen=True)
+class RunningPrior(Prior):
+    """A prior whose √MS_g is of the stream's own past: `Running`, of which each stream has one."""
+
+    warm_up: int = 20  # segments whose gradients are gathered before the first step
+
+
+class Running:
+    """√MS_g of the gradients of one stream's segments so far; no step depends on its own."""
+
+    def __init__(self, priors: Mapping[str, RunningPrior]) -> None:
+        self._given = priors
+        self.squares = {
+            name: torch.zeros_like(prior.theta, dtype=torch.promote_types(prior.theta.dtype, F32))
+            for name, prior in priors.items()
+        }
+        self.count = 0  # segments
+
+    def add(self, gradients: Mapping[str, Tensor | None]) -> None:
+        """Count in the gradients of a segment; None is one of zero."""
+        self.count += 1
+        for name, squares in self.squares.items():
+            if (gradient := gradients[name]) is not None:
+                squares.addcmul_(gradient.to(squares), gradient.to(squares))
+
+    def reset(self) -> None:
+        """Forget the past."""
+        self.count = 0
+        for squares in self.squares.values():
+            squares.zero_()
+
+    def priors(self) -> dict[str, Prior] | None:
+        """Return what a rule reads now, or None until there is enough of a past."""
+        if self.count < max(prior.warm_up for prior in self._given.values()):
+            return None
+        rms = {name: (squares / self.count).sqrt() for name, squares in self.squares.items()}
+        mean = torch.stack([each.double().mean() for each in rms.values()]).mean().item()
+        return {name: Prior(self._given[name].theta, each, mean) for name, each in rms.items()}
+
+
+class RunningStats:
+    """What stands in the place of `GradientStats` where a stream's own past is to do."""
+
+    def __init__(self, warm_up: int = RunningPrior.warm_up) -> None:
+        self.collection = Collection("", 1, 0, 0, RUNNING)
+        self._warm_up = warm_up
+
+    def priors(self, model: nn.Module, average: Average = "tensors") -> dict[str, Prior]:
+        """Return the prior of each weight of a model."""
+        if average != "tensors":
+            raise ValueError("statistics of a stream's own past are averaged over tensors only")
+        return {
+            name: RunningPrior(theta.detach(), warm_up=self._warm_up)
+            for name, theta in model.named_parameters()
+        }
 
 
 @dataclass(frozen=True)
@@ -106,7 +168,12 @@ class GradientStats:
         sizes = torch.tensor([rms.numel() for rms in self.rms.values()], dtype=torch.float64)
         mean = means.mean() if average == "tensors" else (means * sizes).sum() / sizes.sum()
         return {
-            name: Prior(theta.detach(), self.rms[name].to(theta), mean.item())
+            # statistics keep their digits where weights have fewer
+            name: Prior(
+                theta.detach(),
+                self.rms[name].to(theta.device, torch.promote_types(theta.dtype, torch.float32)),
+                mean.item(),
+            )
             for name, theta in model.named_parameters()
         }
 
@@ -168,7 +235,8 @@ def merge(parts: Sequence[GradientStats]) -> GradientStats:
     return GradientStats(rms, Collection(**asdict(first) | {"batches": batches}))
 
 
-Statistics = Mapping[str, GradientStats]  # by target
+Stats = GradientStats | RunningStats
+Statistics = Mapping[str, Stats]  # by target
 
 
 def without_statistics(model: nn.Module) -> dict[str, Prior]:

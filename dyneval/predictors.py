@@ -272,7 +272,11 @@ class Collector(_Streams):
         self._hash, self._target = fingerprint(model), target_of(model)
         own = evaluating(own_copy(model, {})).requires_grad_(True)
         self._weights = dict(own.named_parameters())
-        self._squares = {name: torch.zeros_like(w) for name, w in model.named_parameters()}
+        self._squares = {
+            # in 16 bits a sum of many would stay where it is
+            name: torch.zeros_like(w, dtype=torch.promote_types(w.dtype, torch.float32))
+            for name, w in model.named_parameters()
+        }
         self._reader = Reader(own, next(own.parameters()).device)
         self._segment: list[Categorical] = []
         self._length = 0  # n, the longest segment
@@ -297,7 +301,7 @@ class Collector(_Streams):
             self._group.average([part for part in gradients if part is not None])
             for squares, gradient in zip(self._squares.values(), gradients, strict=True):
                 if gradient is not None:
-                    squares.addcmul_(gradient, gradient)
+                    squares.addcmul_(gradient.to(squares), gradient.to(squares))
             self._batches += 1
             self._length = max(self._length, targets.shape[1])
         self._segment.clear()

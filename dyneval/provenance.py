@@ -26,9 +26,10 @@ def describe(
 ) -> dict[str, Any]:
     """Return which model, text, statistics, versions, threads and machine made a result."""
     split = split or corpus.default_split
+    theirs = checkpoint.about.get("transformers")  # how a model of Hugging Face was loaded
     return {
         "model": str(model),
-        "architecture": type(checkpoint.model).__name__,
+        "architecture": theirs["architecture"] if theirs else type(checkpoint.model).__name__,
         "weights": sum(weight.numel() for weight in checkpoint.model.parameters()),
         "model_hash": fingerprint(checkpoint.model),
         "corpus": corpus.name,
@@ -48,4 +49,4 @@ def describe(
         "threads": torch.get_num_threads(),
         "device": devices.describe(next(checkpoint.model.parameters()).device),
         "machine": f"{platform.system()} {platform.machine()}",
-    }
+    } | ({"transformers": theirs} if theirs else {})

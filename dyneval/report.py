@@ -12,12 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from dyneval import storage
-from dyneval.results import QUOTED, Result
+from dyneval.results import QUOTED, UNITS_OF, Result
 
 UNITS = {  # of a vocabulary: the name of the figure people quote, its decimals
     "words": ("perplexity", 2),
     "characters": ("bits/character", 4),
     "bytes": ("bits/byte", 4),
+    "tokens": ("bits/byte", 4),
 }
 ENDINGS = (".png", ".svg", ".pdf")
 COLOURS = ("#888888", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -28,6 +29,11 @@ def running(nats: float, kind: str) -> str:
     if kind == "words":
         return f"perplexity {_number(math.exp(min(nats, 50)), 2)}"
     return f"{nats / math.log(2):.3f} bits/{kind[:-1]}"
+
+
+def unit_per_token(kind: str) -> str:
+    """Return the unit of means per token that are quoted as they are: bits, or a perplexity."""
+    return "bits/token" if kind == "tokens" else UNITS[kind][0]
 
 
 def table(result: Result) -> Group:
@@ -133,7 +139,7 @@ def figure(result: Result, path: Path | str) -> None:
     path = Path(path)
     storage.check_writable(path, ENDINGS)
     kind = result.run["vocabulary"]["kind"]
-    unit = {"words": None, "characters": "characters", "bytes": "bytes"}[kind]
+    unit = UNITS_OF[kind]
     scored = result.scored
     sizes = np.ones(len(scored.tokens)) if unit is None else getattr(scored, unit)
     fig, axis = plt.subplots(figsize=(7, 4), layout="constrained")

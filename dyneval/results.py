@@ -31,6 +31,13 @@ QUOTED = {  # of a vocabulary: the figure people quote
     "words": "perplexity",
     "characters": "bits_per_character",
     "bytes": "bits_per_byte",
+    "tokens": "bits_per_byte",  # so that models with other tokenizers compare
+}
+UNITS_OF = {  # what the quoted figure is per; None: a token
+    "words": None,
+    "characters": "characters",
+    "bytes": "bytes",
+    "tokens": "bytes",
 }
 FIGURES = {  # that can be compared; what a perplexity is per, if not per token
     "perplexity": None,

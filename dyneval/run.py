@@ -23,6 +23,7 @@ from dyneval.corpora import Corpus
 from dyneval.evaluation import LIMIT_FACTOR
 from dyneval.gradient_stats import Statistics
 from dyneval.models import Checkpoint
+from dyneval.models.huggingface import Loading
 from dyneval.predictors import Predictor
 from dyneval.results import ByDocument, Result, Score, Scored
 from dyneval.settings import Settings, find_statistics, streams_within
@@ -64,6 +65,7 @@ class Run:
     carry: Carry = "none"  # what goes on from a document to the next
     streams: int = 1  # documents to read side by side
     memory: int | None = None  # bytes for what adapts; fewer are read at a time if need be
+    loading: Loading = Loading()  # of a model of Hugging Face
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -91,11 +93,12 @@ class Run:
         With a `folder`, what was reached is kept there every `save_every` seconds; `resume` goes
         on from it. A predictor that diverges keeps its scores up to there, and the others go on.
         """
-        checkpoint = models.load(self.model, devices.find(self.device))
+        checkpoint = models.load(self.model, devices.find(self.device), self.loading)
         vocabulary = checkpoint.vocabulary
         corpus = documents.load(self.corpus, vocabulary, self.unknown, self.documents)
         texts = documents.read(corpus, self.split, self.documents, self.limit)
-        plan = Waves(texts.text.stream[0], texts.bounds, self.carry, self._streams(checkpoint))
+        tokens, streams = texts.text.stream[0], self._streams(checkpoint)
+        plan = Waves(tokens, texts.bounds, self.carry, streams, vocabulary.begin)
         scored = self._scored(plan)
         stats = find_statistics(
             self.predictors.values(), checkpoint.model, models.folder_of(self.model), self.stats
@@ -136,7 +139,7 @@ class Run:
         count = len(plan.tokens)
         uniform = self.first_token == "uniform"
         scored = np.ones(count, bool) if uniform else plan.predicted
-        if not scored.any():
+        if not scored.any() or (count < 2 and not uniform):
             where = "" if self.documents is None else f" (documents: {len(plan.bounds) - 1})"
             raise ValueError(
                 f"{self.corpus} has too few tokens to read: {count}{where}, and needed are "

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dyneval import gradient_stats, kernels, neural_cache, rules, storage, targets
-from dyneval.gradient_stats import Average, GradientStats, Statistics
+from dyneval.gradient_stats import RUNNING, Average, RunningStats, Statistics, Stats
 from dyneval.neural_cache import Base, NeuralCache, WarmUp
 from dyneval.predictors import Dynamic, Static
 from dyneval.targets import ALL
@@ -58,7 +58,7 @@ class Settings:
         rule = self._rule()
         return rule is not None and rule.needs_statistics
 
-    def reads(self, stats: Statistics) -> GradientStats | None:
+    def reads(self, stats: Statistics) -> Stats | None:
         """Return the statistics that the rule reads, its target's, or None."""
         return stats.get(self.target) if self.needs_statistics else None
 
@@ -73,7 +73,10 @@ class Settings:
         return sum(weight.nbytes for weight in self.adapted(model).parameters())
 
     def predictor(
-        self, model: Any, stats: GradientStats | None = None, engine: kernels.Name = "auto"
+        self,
+        model: Any,
+        stats: Stats | None = None,
+        engine: kernels.Name = "auto",
     ) -> Base:
         """Return the predictor that these settings describe."""
         rule = self._rule()
@@ -117,9 +120,13 @@ class Settings:
         return ", ".join([*parts, f"n = {self.segment_length}"])
 
 
+# what a large model is read with that nobody has tuned, nor collected statistics of
+UNTUNED = Settings(64, "sgd", learning_rate=0.01)
+
+
 def default_length(vocabulary: Vocabulary) -> int:
-    """Return the paper's n: 5 for words, 20 for characters and bytes."""
-    return 5 if vocabulary.kind == "words" else 20
+    """Return the paper's n: 5 for words, 20 for characters and bytes; 64 for other tokens."""
+    return {"words": 5, "tokens": 64}.get(vocabulary.kind, 20)
 
 
 def table_1(segment_length: int) -> dict[str, Settings]:
@@ -153,6 +160,8 @@ def find_statistics(
     They must be there then, and the model's.
     """
     needed = {row.target: row for row in rows if row.needs_statistics}
+    if str(given) == RUNNING:
+        return {target: RunningStats() for target in needed}
     own = gradient_stats.load(given) if given and needed else None
     found = {}
     for target, row in needed.items():

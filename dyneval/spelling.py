@@ -1,11 +1,13 @@
 """Spelling: tokens as pieces of text that can be shown one by one.
 
-A cell is one token, or the bytes of one character. Joined, the cells are the text. A byte that is
-no UTF-8 is a cell of its own, and its text a lone surrogate, U+DC00 plus the byte.
+A cell is one token, or as many tokens or bytes as it takes to end with a whole character. Joined,
+the cells are the text. A byte that is no UTF-8 is a cell of its own, and its text a lone surrogate,
+U+DC00 plus the byte.
 """
 
 from __future__ import annotations
 
+import codecs
 import unicodedata
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,6 +55,8 @@ class Cells:
 
 def cells(tokens: Array, vocabulary: Vocabulary) -> Cells:
     """Return the cells of (N,) tokens."""
+    if vocabulary.kind == "tokens":
+        return _whole_characters(tokens, vocabulary)
     if vocabulary.kind != "bytes":
         return Cells(list(vocabulary.spell(tokens.tolist())), np.arange(len(tokens) + 1))
     texts = list(tokens.astype(np.uint8).tobytes().decode("utf-8", "surrogateescape"))
@@ -60,6 +64,19 @@ def cells(tokens: Array, vocabulary: Vocabulary) -> Cells:
     sizes = 1 + (points > 0x7F) + (points > 0x7FF) + (points > 0xFFFF)
     sizes[(points >= 0xDC80) & (points <= 0xDCFF)] = 1
     return Cells(texts, np.concatenate([[0], np.cumsum(sizes)]))
+
+
+def _whole_characters(tokens: Array, vocabulary: Vocabulary) -> Cells:
+    """Return cells of as many tokens as it takes to end with a whole character."""
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+    texts, starts, text = [], [0], ""
+    for k, token in enumerate(tokens.tolist(), 1):
+        text += decoder.decode(vocabulary.piece(token), k == len(tokens))
+        if not decoder.getstate()[0]:
+            texts.append(text)
+            starts.append(k)
+            text = ""
+    return Cells(texts, np.array(starts))
 
 
 def visible(text: str) -> str:

@@ -1,15 +1,19 @@
 """Targets: which weights adapt while a text is read. All others stay as training left them.
 
 A target makes a module of a model: the parameters of that module are what adapts, and what does
-not is shared, never copied. `AllWeights` is the model itself, `Matching` some of its parameters,
-`HiddenMatrix` the paper's sparse dynamic evaluation, `LowRank` a small change of each matrix. The
-last two add to the model something that is zero at first (`adapted.py`).
+not is shared, never copied. `AllWeights` is the model itself; `Matching`, `NormsAndBiases`,
+`LastLayers` and `NoEmbedding` are some of its parameters. `HiddenMatrix` is the paper's sparse
+dynamic evaluation, `LowRank` a small change of each matrix: these two add to the model something
+that is zero at first (`adapted.py`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
 from typing import Any, Protocol
+
+from torch import nn
 
 from dyneval import adapted
 
@@ -42,10 +46,60 @@ class Matching:
 
     def of(self, model: Any) -> Any:
         """Return the model with its other parameters held fast."""
-        return adapted.some(model, self.pattern, str(self))
+        return adapted.some(model, lambda name, _: fnmatchcase(name, self.pattern), str(self))
 
     def __str__(self) -> str:
         return _spelled("matching", self)
+
+
+@dataclass(frozen=True)
+class NormsAndBiases:
+    """All parameters that are no matrices: the scales of normalisations, and biases."""
+
+    def of(self, model: Any) -> Any:
+        """Return the model with its matrices held fast."""
+        return adapted.some(model, lambda _, weight: weight.dim() < 2, str(self))
+
+    def __str__(self) -> str:
+        return "norms-and-biases"
+
+
+@dataclass(frozen=True)
+class LastLayers:
+    """The parameters of the last layers: those with the largest numbers in their names."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        _check(self, count=1)
+
+    def of(self, model: Any) -> Any:
+        """Return the model with all but its last layers held fast."""
+        numbers = {name: _layer(name) for name, _ in model.named_parameters()}
+        first = max(numbers.values()) + 1 - self.count
+        if max(numbers.values()) < 0 or first < 0:
+            raise ValueError(
+                f"{self} are more than the {max(numbers.values()) + 1} layers that a "
+                f"{type(model).__name__} has; give fewer"
+            )
+        return adapted.some(model, lambda name, _: numbers[name] >= first, str(self))
+
+    def __str__(self) -> str:
+        return _spelled("last-layers", self)
+
+
+@dataclass(frozen=True)
+class NoEmbedding:
+    """All parameters but the tables of embeddings, of which a tied softmax is one."""
+
+    def of(self, model: Any) -> Any:
+        """Return the model with its embeddings held fast."""
+        tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+        kept = {id(table.weight) for table in tables}
+        return adapted.some(model, lambda _, weight: id(weight) not in kept, str(self))
+
+    def __str__(self) -> str:
+        return "no-embedding"
 
 
 @dataclass(frozen=True)
@@ -97,11 +151,17 @@ class LowRank:
 _KINDS: dict[str, type[Any]] = {
     "all-weights": AllWeights,
     "hidden-matrix": HiddenMatrix,
+    "last-layers": LastLayers,
     "low-rank": LowRank,
     "matching": Matching,
+    "no-embedding": NoEmbedding,
+    "norms-and-biases": NormsAndBiases,
 }
 ALL = str(AllWeights())
-_FORMS = "all-weights, hidden-matrix:UNITS[,layer=K][,first=K], low-rank:RANK or matching:PATTERN"
+_FORMS = (
+    "all-weights, no-embedding, norms-and-biases, last-layers:COUNT, low-rank:RANK[,pattern=…], "
+    "hidden-matrix:UNITS[,layer=K][,first=K] or matching:PATTERN"
+)
 
 
 def parse(text: str) -> Target:
@@ -142,6 +202,11 @@ def target_of(module: Any) -> str:
     """Return which target a module was made for; any other module is read with all its weights."""
     origin = getattr(module, "origin", None)
     return ALL if origin is None else str(origin.target)
+
+
+def _layer(name: str) -> int:
+    """Return the number of the layer that a parameter is in by its name, or -1."""
+    return next((int(part) for part in name.split(".") if part.isdecimal()), -1)
 
 
 def _spelled(name: str, target: Any) -> str:

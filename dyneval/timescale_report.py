@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dyneval import storage
-from dyneval.report import COLOURS, ENDINGS, UNITS
+from dyneval.report import COLOURS, ENDINGS, UNITS, unit_per_token
 
 
 def table(value: dict[str, Any]) -> Group:
@@ -34,7 +34,7 @@ def table(value: dict[str, Any]) -> Group:
             continue
         where = "" if part == "all" else f", last {span['to'] - span['from'] + 1:,}"
         grid.add_row(
-            UNITS[kind][0] + where,
+            unit_per_token(kind) + where,
             *(_loss(row[part]["bits_per_token"], kind) for row in rows.values()),
         )
         grid.add_row(
@@ -60,7 +60,7 @@ def _quoted(bits: float, kind: str) -> float:
 
 
 def _gain_unit(kind: str) -> str:
-    return "gain, bits/token" if kind == "words" else f"gain, {UNITS[kind][0]}"
+    return "gain, bits/token" if kind == "words" else f"gain, {unit_per_token(kind)}"
 
 
 def _loss(bits: dict[str, float], kind: str) -> str:
@@ -110,7 +110,7 @@ def figure(value: dict[str, Any], path: Path) -> None:
         tokens = value[name].get("break_even", {}).get("tokens")
         if tokens:
             lower.axvline(tokens, color=colour, linewidth=0.8, linestyle=":")
-    unit = UNITS[kind][0]
+    unit = unit_per_token(kind)
     upper.set_ylabel(unit)
     lower.set_ylabel(_gain_unit(kind))
     lower.set_xlabel(f"{kind} read" if kind != "words" else "tokens read")

@@ -21,7 +21,7 @@ import torch
 from dyneval import devices, kernels, settings, storage
 from dyneval import documents as documents_
 from dyneval.corpora import Corpus
-from dyneval.gradient_stats import GradientStats, Statistics
+from dyneval.gradient_stats import Statistics, Stats
 from dyneval.models import Checkpoint, fingerprint
 from dyneval.settings import Settings
 from dyneval.waves import Carry, Waves, check
@@ -139,7 +139,7 @@ def tune(
     name: str,
     settings: Settings,
     model: Any,
-    stats: GradientStats | None,
+    stats: Stats | None,
     waves: Waves,
     plan: Plan,
     journal: Path | str,
@@ -236,7 +236,7 @@ def _study(name: str, task: Mapping[str, Any], journal: Path) -> Any:
 
 
 def _task(
-    settings: Settings, model: Any, stats: GradientStats | None, waves: Waves, plan: Plan
+    settings: Settings, model: Any, stats: Stats | None, waves: Waves, plan: Plan
 ) -> dict[str, Any]:
     """Return all that the trials depend on, as JSON values."""
     many = {
@@ -305,7 +305,7 @@ def _entry(number: int, trial: Any) -> dict[str, Any]:
 def _read(
     settings: Settings,
     model: Any,
-    stats: GradientStats | None,
+    stats: Stats | None,
     waves: Waves,
     engine: kernels.Name,
 ) -> Iterator[tuple[int, Progress]]:
@@ -347,7 +347,8 @@ def tune_rows(
         raise ValueError(f"a limit of {limit} tokens leaves nothing to read")
     check(documents, carry, streams)
     texts = documents_.read(corpus, split, documents, limit)
-    waves = Waves(texts.text.stream[0], texts.bounds, carry, streams)
+    begin = checkpoint.vocabulary.begin
+    waves = Waves(texts.text.stream[0], texts.bounds, carry, streams, begin)
     if not waves.prefix(plan.prefix + 1).predicted.any():
         raise ValueError(f"{corpus.name} ({split}) is too short to tune on")
     about = {

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dyneval import significance
-from dyneval.results import Result
+from dyneval.results import UNITS_OF, Result
 from dyneval.spelling import Cells
 
 Array = NDArray[Any]
@@ -25,7 +25,7 @@ BUCKETS = 40
 SMALLEST = 50  # tokens of a bucket
 MARKED = r"&\w+;|\w+|[^\w\s]|\s"  # an entity of XML, a word, a mark, a space
 # what counts as one piece of a text when words and patterns are told apart
-PIECES = {"words": r"\S+|\s", "characters": MARKED, "bytes": MARKED}
+PIECES = {"words": r"\S+|\s", "characters": MARKED, "bytes": MARKED, "tokens": MARKED}
 LONGEST = 12  # pieces of a pattern
 OFTEN = 3  # times that a pattern occurs at least
 CANDIDATES = 200  # patterns of each length that are looked at
@@ -56,8 +56,8 @@ def cumulative(result: Result, points: int = 500) -> dict[str, dict[str, list[fl
     """
     kind = result.run["vocabulary"]["kind"]
     sizes = np.ones(len(result.scored.tokens))
-    if kind != "words":
-        sizes = getattr(result.scored, kind).astype(float)
+    if unit := UNITS_OF[kind]:
+        sizes = getattr(result.scored, unit).astype(float)
     most = max((len(score.nats) for score in result.scores.values()), default=0)
     places = np.unique(np.linspace(0, most - 1, min(points, most)).astype(int))
     found = {}

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-Kind = Literal["words", "characters", "bytes"]
+Kind = Literal["words", "characters", "bytes", "tokens"]
 Unknown = Literal["error", "drop", "unk"]
 Ints = NDArray[np.int32]
-KINDS = ("words", "characters", "bytes")
+KINDS = ("words", "characters", "bytes")  # that can be made of a text
 EOS, UNK = "<eos>", "<unk>"
 
 
@@ -61,15 +61,20 @@ class Text:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The symbols a model predicts, in the order of their ids; bytes need no list."""
+    """The symbols a model predicts, in the order of their ids; bytes need no list.
+
+    Those of kind `tokens` are a tokenizer's (`subwords.py`), several of which may look alike; a
+    byte that is no UTF-8 on its own is a lone surrogate, U+DC00 plus the byte.
+    """
 
     kind: Kind
     symbols: tuple[str, ...] = ()
+    begin: int | None = None  # the token that stands before a text, if there is one
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
+        if self.kind not in (*KINDS, "tokens"):
             raise ValueError(f"unknown kind of vocabulary {self.kind!r}; give {', '.join(KINDS)}")
-        if len(self.ids) != len(self.symbols):
+        if self.kind != "tokens" and len(self.ids) != len(self.symbols):
             raise ValueError("a vocabulary names a symbol twice")
         if self.kind == "characters" and any(len(symbol) != 1 for symbol in self.symbols):
             raise ValueError("a character vocabulary holds symbols that are not one character")
@@ -99,6 +104,8 @@ class Vocabulary:
         A symbol outside it becomes `<unk>` where the vocabulary has that (`unknown="unk"`, then
         the default), is left out (`"drop"`), or is an error that names it (`"error"`).
         """
+        if self.kind == "tokens":
+            raise ValueError(f"{name} cannot be read without the tokenizer of these tokens")
         if unknown == "unk" and self.kind != "bytes" and UNK not in self.ids:
             raise ValueError(
                 f"the vocabulary has no {UNK} for the unknown symbols of {name}; "
@@ -115,10 +122,10 @@ class Vocabulary:
 
         A character of several bytes comes with its last one. Bytes that are no UTF-8 become �.
         """
-        if self.kind == "bytes":
+        if self.kind in ("bytes", "tokens"):
             decoder = codecs.getincrementaldecoder("utf-8")("replace")
             for token in tokens:
-                yield decoder.decode(bytes([token]))
+                yield decoder.decode(self.piece(token))
             yield decoder.decode(b"", True)
             return
         space = ""
@@ -129,6 +136,12 @@ class Vocabulary:
             else:
                 yield "\n" if symbol == EOS else space + symbol
                 space = "" if symbol == EOS else " "
+
+    def piece(self, token: int) -> bytes:
+        """Return the bytes that a token of kind `bytes` or `tokens` stands for."""
+        if self.kind == "bytes":
+            return bytes([token])
+        return self.symbols[token].encode("utf-8", "surrogateescape")
 
     def show(self, tokens: NDArray[Any]) -> str:
         """Return tokens as text that a person can read."""
@@ -171,16 +184,22 @@ def _lines(text: str) -> list[str]:
 
 def _read_bytes(raw: bytes) -> Text:
     tokens = np.frombuffer(raw, np.uint8).astype(np.int32)
-    space = np.isin(tokens, np.frombuffer(b" \t\n\r\v\f", np.uint8))
     starts = (tokens & 0xC0) != 0x80  # any byte but a continuation of a UTF-8 character
-    return Text(tokens, _word_starts(space), starts.astype(np.int32), np.ones_like(tokens))
+    return Text(tokens, words_of(tokens), starts.astype(np.int32), np.ones_like(tokens))
 
 
-def _word_starts(space: NDArray[np.bool_]) -> Ints:
-    """Return 1 where a word of white-space separated text begins, else 0."""
+def words_of(points: NDArray[Any]) -> Ints:
+    """Return 1 where a word of white-space separated text begins, else 0, of (N,) characters."""
+    space = np.isin(points, [ord(symbol) for symbol in " \t\n\r\v\f"])
     before = np.concatenate([np.ones(1, bool), space[:-1]])[: len(space)]
     starts: Ints = (~space & before).astype(np.int32)
     return starts
+
+
+def sizes_of(points: NDArray[Any]) -> Ints:
+    """Return how many bytes of UTF-8 each character has."""
+    sizes: Ints = 1 + (points > 0x7F).astype(np.int32) + (points > 0x7FF) + (points > 0xFFFF)
+    return sizes
 
 
 def _read_characters(vocabulary: Vocabulary, text: str, name: str, unknown: Unknown) -> Text:
@@ -199,10 +218,8 @@ def _read_characters(vocabulary: Vocabulary, text: str, name: str, unknown: Unkn
         )
     if unknown == "unk":
         tokens[missing] = vocabulary.ids[UNK]
-    space = np.isin(points, [ord(symbol) for symbol in " \t\n\r\v\f"])
-    sizes = 1 + (points > 0x7F).astype(np.int32) + (points > 0x7FF) + (points > 0xFFFF)
-    kept = tokens >= 0
-    return Text(tokens[kept], _word_starts(space)[kept], np.ones(kept.sum(), np.int32), sizes[kept])
+    words, sizes, kept = words_of(points), sizes_of(points), tokens >= 0
+    return Text(tokens[kept], words[kept], np.ones(kept.sum(), np.int32), sizes[kept])
 
 
 def _read_words(vocabulary: Vocabulary, text: str, name: str, unknown: Unknown) -> Text:

@@ -3,13 +3,14 @@
 Wave k holds documents kB … kB + B − 1, a row each. A row that ended stays as it is until all have;
 what it has learned then goes on to the next wave, or not (`Carry`). Every token is scored once,
 but for the first of a document, which nothing was read before. Where the state is carried, only
-the first of a row's first document is such a token: the next document follows on the last one.
+the first of a row's first document is such a token: the next document follows on the last one. A
+model with a token that begins a text reads that first, and no token is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple, get_args
 
@@ -60,6 +61,7 @@ class Waves:
     bounds: Bounds  # (D + 1,) as those of `Documents`
     carry: Carry = "none"
     streams: int = 1  # B, or fewer where there are fewer documents
+    begin: int | None = None  # the token to read before a text, if the model has one
 
     @property
     def rows(self) -> int:
@@ -70,6 +72,8 @@ class Waves:
     def predicted(self) -> NDArray[np.bool_]:
         """(N,): whether something was read before each token, to predict it by."""
         found = np.ones(len(self.tokens), bool)
+        if self.begin is not None:
+            return found
         begin = self.bounds[:-1]
         found[begin[: self.rows] if self.carry == "weights+state" else begin] = False
         return found
@@ -78,7 +82,7 @@ class Waves:
         """Return the first so many tokens; the last document may be cut short."""
         tokens = self.tokens[:count]
         bounds = np.unique(np.minimum(self.bounds, len(tokens)))
-        return Waves(tokens, bounds, self.carry, self.streams)
+        return replace(self, tokens=tokens, bounds=bounds)
 
     def read(
         self, predictor: Predictor, segment_length: int, wave: int = 0, token: int = 0
@@ -105,13 +109,20 @@ class Waves:
         for k in range(number * width, (number + 1) * width):
             start, end = self.bounds[[min(k, count), min(k + 1, count)]].tolist()
             row = self.tokens[start:end]
-            if goes_on := number > 0 and self.carry == "weights+state" and k < count:
-                before = self.bounds[k - width + 1] - 1  # the last token, which was not read yet
-                row = torch.cat([self.tokens[before : before + 1], row])
+            before = self._before(k) if k < count else None
+            if before is not None:
+                row = torch.cat([before, row])
             rows.append(row)
-            first.append(start + (not goes_on))
+            first.append(start + (before is None))
             last.append(end)
         return padded(rows), np.array(first)[:, None], np.array(last)[:, None]
+
+    def _before(self, k: int) -> Tensor | None:
+        """Return the token (1,) that is read before a document, if there is one."""
+        if self.carry == "weights+state" and k >= self.rows:
+            last = self.bounds[k - self.rows + 1] - 1  # of the row so far, which was not read yet
+            return self.tokens[last : last + 1]
+        return None if self.begin is None else self.tokens.new_full((1,), self.begin)
 
     def _begin(self, predictor: Predictor) -> None:
         """Bring a predictor from the end of a wave to the beginning of the next."""

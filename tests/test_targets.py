@@ -25,7 +25,16 @@ from dyneval.models import fingerprint
 from dyneval.predictors import Collector, Dynamic, Static
 from dyneval.rules import Rms, RmsDecay, Sgd
 from dyneval.streams import PAD, parallel
-from dyneval.targets import AllWeights, HiddenMatrix, LowRank, Matching, parse
+from dyneval.targets import (
+    AllWeights,
+    HiddenMatrix,
+    LastLayers,
+    LowRank,
+    Matching,
+    NoEmbedding,
+    NormsAndBiases,
+    parse,
+)
 from dyneval.vocabularies import Vocabulary
 
 TARGETS = [
@@ -34,6 +43,9 @@ TARGETS = [
     LowRank(2),
     LowRank(1, "layers*hh", seed=3),
     Matching("*bias*"),
+    NormsAndBiases(),
+    LastLayers(1),
+    NoEmbedding(),
     AllWeights(),
 ]
 

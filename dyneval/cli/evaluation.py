@@ -15,10 +15,13 @@ from dyneval.cli.options import (
     CacheSize,
     Carry,
     Checkpoint,
+    Context,
+    ContextPolicy,
     Corpus,
     DecayRate,
     Device,
     Documents,
+    DType,
     Engine,
     Epsilon,
     Json,
@@ -43,6 +46,7 @@ from dyneval.cli.options import (
     check_resume,
     first_release,
     given,
+    loading,
     rows_of,
     use,
 )
@@ -82,6 +86,9 @@ def evaluate(
     first_token: Annotated[str, Option(help="The text's first token: unscored or uniform.")] = (
         "unscored"
     ),
+    context: Context = None,
+    context_policy: ContextPolicy = None,
+    dtype: DType = "float32",
     engine: Engine = "auto",
     device: Device = "auto",
     threads: Threads = None,
@@ -135,7 +142,7 @@ def evaluate(
         rule_flags |= first_release(from_first_release, rule_flags)
     cache_flags = given(cache_size=cache_size, cache_weight=cache_weight, cache_scale=cache_scale)
     predictors = choose(
-        rows_of(model, settings),
+        rows_of(model, settings, stats),
         default_length(vocabulary),
         rule_flags,
         cache_flags if cache or cache_flags else None,
@@ -155,6 +162,7 @@ def evaluate(
         carry,  # type: ignore[arg-type]
         streams,
         bytes_of(memory),
+        loading(context, context_policy, dtype),
     )
     with bars("tokens", quiet=quiet) as update, logs(log, tensorboard) as note:
 

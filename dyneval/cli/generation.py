@@ -13,8 +13,11 @@ from typer import Option
 
 from dyneval.cli.options import (
     Average,
+    Context,
+    ContextPolicy,
     DecayRate,
     Device,
+    DType,
     Engine,
     Epsilon,
     Json,
@@ -30,6 +33,7 @@ from dyneval.cli.options import (
     Threads,
     Unknown,
     given,
+    loading,
     rows_of,
     use,
 )
@@ -68,6 +72,9 @@ def generate(
         str | None,
         Option(help="Count the words that this text has, outside of the conditioning."),
     ] = None,
+    context: Context = None,
+    context_policy: ContextPolicy = None,
+    dtype: DType = "float32",
     engine: Engine = "auto",
     device: Device = "auto",
     threads: Threads = None,
@@ -94,13 +101,14 @@ def generate(
         target=target,
     )
     default = default_length(models.load_vocabulary(model))
-    rows = choose(rows_of(model, settings), default, rule_flags, None)
+    rows = choose(rows_of(model, settings, stats), default, rule_flags, None)
     row = rows.get("static" if static else "dynamic")
     if row is None:
         raise ValueError(f"the settings are of {', '.join(rows)}, not of dynamic; give a --rule")
     sampling, seeds = Sampling(temperature, top_k, top_p), range(seed, seed + samples)
     part = (split, skip, limit)
-    sources = (known, stats, unknown, engine, device)
+    how = loading(context, context_policy, dtype)
+    sources = (known, stats, unknown, engine, device, how)
     task = Writing(model, conditioning, row, *part, length, sampling, seeds, *sources)  # type: ignore[arg-type]
     with bars("tokens", quiet=quiet) as update:
         begun = task.begin(lambda done, total: update("conditioning", done, total, ""))

@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 if TYPE_CHECKING:
+    from dyneval.models.huggingface import Loading
     from dyneval.settings import Settings
 
-Model = Annotated[str, Argument(help="A checkpoint folder, or `bundled`.")]
+Model = Annotated[
+    str,
+    Argument(
+        help="A checkpoint folder, or `bundled`; or of Hugging Face a folder, a name as gpt2, a "
+        "GGUF file, or `smollm2`."
+    ),
+]
 Corpus = Annotated[
     str, Argument(help="A corpus (ptb, wikitext-2, text8, …), a text file, or - for stdin.")
 ]
@@ -36,12 +43,36 @@ Engine = Annotated[
     str, Option(help="What computes: auto, fused, generic or reference.", metavar="ENGINE")
 ]
 Device = Annotated[str, Option(help="Where to compute: cpu, cuda, or auto, a GPU if there is one.")]
+Context = Annotated[
+    int | None,
+    Option(help="Tokens that a model of Hugging Face looks back on (default: up to 1024)"),
+]
+ContextPolicy = Annotated[
+    str | None,
+    Option(
+        help="When they are full: carry (drop the oldest) or recompute (read the newer half again "
+        "with the weights of then).",
+        metavar="POLICY",
+    ),
+]
+DType = Annotated[
+    str,
+    Option("--dtype", help="Of a model of Hugging Face: float32, bfloat16 or float64."),
+]
 Quiet = Annotated[bool, Option("--quiet", help="Show no progress.")]
 Stats = Annotated[
-    Path | None, Option(help="Gradient statistics (default: those in the model's folder)")
+    Path | None,
+    Option(
+        help="Gradient statistics (default: those in the model's folder), or `running`: of the "
+        "text's own past."
+    ),
 ]
 SegmentLength = Annotated[
-    int | None, Option(help="Tokens between updates, n (default: 5 for words, else 20)")
+    int | None,
+    Option(
+        help="Tokens between updates, n (default: 5 for words, 64 for a tokenizer's tokens, "
+        "else 20)"
+    ),
 ]
 Rule = Annotated[
     str | None, Option(help="sgd, sgd+decay, rms+decay or rms+rms-decay.", metavar="RULE")
@@ -52,7 +83,8 @@ Epsilon = Annotated[float | None, Option(help="ε")]
 Target = Annotated[
     str | None,
     Option(
-        help="What adapts: all-weights, hidden-matrix:UNITS, low-rank:RANK or matching:PATTERN.",
+        help="What adapts: all-weights, no-embedding, norms-and-biases, last-layers:COUNT, "
+        "low-rank:RANK, hidden-matrix:UNITS or matching:PATTERN.",
         metavar="TARGET",
     ),
 ]
@@ -103,6 +135,13 @@ def bytes_of(size: str | None) -> int | None:
     return int(float(found[1]) * 1000 ** " kMGT".index(found[2] or " ")) if found else None
 
 
+def loading(context: int | None, policy: str | None, dtype: str) -> Loading:
+    """Return how a model of Hugging Face is to be loaded."""
+    from dyneval.models.huggingface import Loading
+
+    return Loading(context, policy, dtype)  # type: ignore[arg-type]
+
+
 def given(**flags: Any) -> dict[str, Any]:
     """Return the flags that were given."""
     return {name: value for name, value in flags.items() if value is not None}
@@ -138,12 +177,19 @@ def first_release(units: str, flags: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def rows_of(model: str, files: list[Path] | None) -> dict[str, Settings]:
-    """Return the rows of the settings files given, or of the one in the model's folder."""
-    from dyneval import models, settings
+def rows_of(model: str, files: list[Path] | None, stats: Path | None = None) -> dict[str, Settings]:
+    """Return the rows of the settings files given, or of the one in the model's folder.
+
+    A model of Hugging Face, which no training text came with, is read with a rule that needs no
+    statistics, unless there are some.
+    """
+    from dyneval import gradient_stats, models, settings
 
     own = models.folder_of(model) / settings.FILE
     # by its name alone, a file is also found in the model's folder
     beside = [path if path.exists() else own.parent / path for path in files or ()]
     paths = beside if files else [own] if own.exists() else []
+    collected = stats or (own.parent / gradient_stats.FILE).exists()
+    if not paths and not collected and models.is_theirs(model):
+        return {"dynamic": settings.UNTUNED}
     return {name: row for path in paths for name, row in settings.read(path).items()}

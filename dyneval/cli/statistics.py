@@ -8,14 +8,18 @@ from typing import Annotated
 from typer import Argument, Option
 
 from dyneval.cli.options import (
+    Context,
+    ContextPolicy,
     Corpus,
     Device,
+    DType,
     Model,
     Quiet,
     SegmentLength,
     Target,
     Threads,
     Unknown,
+    loading,
     use,
 )
 
@@ -25,13 +29,22 @@ def gradient_stats(
     corpus: Corpus,
     split: Annotated[str, Option(help="The training text.")] = "train",
     segment_length: SegmentLength = None,
-    batch_size: Annotated[int, Option(help="Streams read side by side.")] = 100,
-    batches: Annotated[int | None, Option(help="Read so many batches (default: all)")] = None,
+    batch_size: Annotated[
+        int | None,
+        Option(help="Streams read side by side (default: 100, or 1 for a tokenizer's tokens)"),
+    ] = None,
+    batches: Annotated[
+        int | None,
+        Option(help="Read so many batches (default: all, or 200 for a tokenizer's tokens)"),
+    ] = None,
     skip: Annotated[int, Option(help="Begin after so many batches, to collect in parts.")] = 0,
     target: Target = None,
     half: Annotated[bool, Option("--half", help="Store them in 16 bits (bfloat16).")] = False,
     out: Annotated[Path | None, Option(help="File to write (default: the model folder's)")] = None,
     unknown: Unknown = None,
+    context: Context = None,
+    context_policy: ContextPolicy = None,
+    dtype: DType = "float32",
     device: Device = "auto",
     threads: Threads = None,
     quiet: Quiet = False,
@@ -48,7 +61,8 @@ def gradient_stats(
     from dyneval.settings import default_length
 
     group = processes.join()
-    checkpoint = models.load(model, group.device(device))
+    how = loading(context, context_policy, dtype)
+    checkpoint = models.load(model, group.device(device), how)
     adapted = targets.parse(target or targets.ALL)
     path = out or models.folder_of(model) / gradient_stats.file_of(str(adapted))
     storage.check_writable(path)
@@ -57,6 +71,11 @@ def gradient_stats(
         text = corpora.load(corpus, checkpoint.vocabulary, unknown)  # type: ignore[arg-type]
     default = default_length(checkpoint.vocabulary)
     length = default if segment_length is None else segment_length
+    theirs = checkpoint.vocabulary.kind == "tokens"  # no training text of such is at hand
+    if batch_size is None:
+        batch_size = 1 if theirs else 100
+    if batches is None and theirs:
+        batches = 200
     with bars("batches", quiet=hidden) as update:
         collected = collection.collect(
             adapted.of(checkpoint.model),

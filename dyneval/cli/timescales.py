@@ -102,7 +102,9 @@ def timescales(
         average=average,
         target=target,
     )
-    predictors = choose(rows_of(model, settings), default_length(vocabulary), rule_flags, None)
+    predictors = choose(
+        rows_of(model, settings, stats), default_length(vocabulary), rule_flags, None
+    )
     part, sources = (split, length, sequences), (stats, unknown, engine, device)
     task = timescales_.Sequences(model, corpus, predictors, *part, *sources)  # type: ignore[arg-type]
     with bars("tokens", quiet=quiet) as update:

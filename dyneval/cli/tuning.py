@@ -9,9 +9,12 @@ from typer import Option
 
 from dyneval.cli.options import (
     Carry,
+    Context,
+    ContextPolicy,
     Corpus,
     Device,
     Documents,
+    DType,
     Engine,
     Model,
     Quiet,
@@ -23,6 +26,7 @@ from dyneval.cli.options import (
     Threads,
     Unknown,
     given,
+    loading,
     use,
 )
 
@@ -64,6 +68,9 @@ def tune(
     ] = None,
     unknown: Unknown = None,
     force: Annotated[bool, Option("--force", help="Tune on a test split all the same.")] = False,
+    context: Context = None,
+    context_policy: ContextPolicy = None,
+    dtype: DType = "float32",
     engine: Engine = "auto",
     device: Device = "auto",
     threads: Threads = None,
@@ -82,7 +89,8 @@ def tune(
         raise ValueError(
             "settings tuned on a test split say nothing about it; tune on valid, or --force it"
         )
-    checkpoint, folder = models.load(model, devices.find(device)), models.folder_of(model)
+    how = loading(context, context_policy, dtype)
+    checkpoint, folder = models.load(model, devices.find(device), how), models.folder_of(model)
     with bars("tokens", quiet=quiet):  # of a download
         text = load(corpus, checkpoint.vocabulary, unknown, documents)  # type: ignore[arg-type]
     default = settings.default_length(checkpoint.vocabulary)

@@ -23,7 +23,7 @@ from torch import Tensor
 from dyneval.adapted import Added
 from dyneval.batched import Batched, reads
 from dyneval.engines import Engine, Reference, Rows, Streams
-from dyneval.gradient_stats import Prior
+from dyneval.gradient_stats import Prior, RunningPrior
 from dyneval.rules import Rule
 
 Name = Literal["auto", "fused", "generic", "reference"]
@@ -41,7 +41,11 @@ def choose(
     read so.
     """
     _known(engine)
-    if isinstance(model, Added) and engine != "reference" and reads(model):
+    # what only the reference engine can do
+    running = any(isinstance(prior, RunningPrior) for prior in priors.values())
+    half = any(weight.dtype.itemsize < 4 for weight in model.parameters())
+    alone = engine == "reference" or running or half
+    if isinstance(model, Added) and not alone and reads(model):
         for name, _ in model.named_parameters():  # missing statistics are asked for at once
             _read_by(rule, priors[name])
         return lambda count: Batched(model, rule, priors, count), "batched: all streams in one"
@@ -61,6 +65,11 @@ def choose_one(
     """Return what makes an engine for a single stream, and one line that says which and why."""
     _known(engine)
     theta = dict(model.named_parameters())
+    if any(isinstance(prior, RunningPrior) for prior in priors.values()):
+        why = "its statistics are of the stream's own past"
+        if engine not in ("auto", "reference"):
+            raise _refusal(engine, why)
+        return lambda: Reference(model, rule, priors), f"reference: {why}"
     read = {name: _read_by(rule, priors[name]) for name in theta}
     if engine == "reference":
         return lambda: Reference(model, rule, priors), "reference: asked for"
@@ -78,7 +87,7 @@ def choose_one(
     from dyneval.kernels.recurrent import knows
     from dyneval.kernels.segments import Segment
 
-    name = type(model).__name__
+    name = _name(model)
     known = knows(model) and engine != "generic"
     kind: Callable[[Any, Rule, Mapping[str, Prior]], Engine] = Segment if known else Generic
 
@@ -113,7 +122,7 @@ def fast_forward(model: Any, engine: Name = "auto") -> tuple[Any, str]:
     from dyneval.kernels.recurrent import knows
     from dyneval.kernels.static import Captured, Forward
 
-    name = type(model).__name__
+    name = _name(model)
     with announced():
         if knows(model) and engine != "generic":
             return Forward(model), f"fused: hand-written for {name}"
@@ -139,6 +148,11 @@ def _known(engine: str) -> None:
 
 def _refusal(engine: str, problem: str) -> ValueError:
     return ValueError(f"the {engine} engine cannot be used: {problem}; give auto")
+
+
+def _name(model: Any) -> str:
+    """Return the name of a model's class; one of Hugging Face tells that of its own."""
+    return getattr(model, "architecture", type(model).__name__)
 
 
 def _why(engine: str, name: str) -> str:

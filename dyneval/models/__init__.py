@@ -2,7 +2,8 @@
 
 A checkpoint is a folder of `config.json` (which model, its settings, how it was made),
 `model.safetensors` and `vocab.json`. A checkpoint that is cut off, or whose parts do not belong
-together, is a ValueError that says what is wrong.
+together, is a ValueError that says what is wrong. What is no such folder is looked for among the
+models of Hugging Face (`pretrained.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from torch import Tensor, nn
 
 from dyneval import storage
 from dyneval.corpora import BUNDLED
+from dyneval.models import pretrained
 from dyneval.models.awd_lstm import AWDLSTM
+from dyneval.models.huggingface import Loading
 from dyneval.models.lstm import LSTM
 from dyneval.models.mlstm import MLSTM
 from dyneval.vocabularies import Vocabulary
@@ -111,7 +114,13 @@ def save(folder: Path | str, checkpoint: Checkpoint, *, dtype: torch.dtype | Non
 
 
 def folder_of(model: Path | str) -> Path:
-    """Return the folder of a checkpoint: its path, or that of the model named `bundled`."""
+    """Return the folder of a checkpoint, where what is made for it lies by default.
+
+    That is its path, or that of the model named `bundled`; for a model of Hugging Face that is no
+    folder it is one in the cache folder.
+    """
+    if is_theirs(model):
+        return pretrained.folder_of(model)
     folder = BUNDLED if str(model) == "bundled" else Path(model)
     if not (folder / "config.json").is_file():
         what = "has no config.json" if folder.is_dir() else "is not a folder"
@@ -119,13 +128,31 @@ def folder_of(model: Path | str) -> Path:
     return folder
 
 
+def is_theirs(model: Path | str) -> bool:
+    """Return whether a model is one of Hugging Face, to be read by transformers."""
+    return str(model) != "bundled" and pretrained.knows(model)
+
+
 def load_vocabulary(folder: Path | str) -> Vocabulary:
     """Return what the model in a folder predicts, without loading the model."""
+    if is_theirs(folder):
+        return pretrained.load_vocabulary(folder)
     return _vocabulary(folder_of(folder) / "vocab.json")
 
 
-def load(folder: Path | str, device: torch.device | str = "cpu") -> Checkpoint:
-    """Return the checkpoint that `save` wrote, in float32 and eval mode."""
+def load(
+    folder: Path | str, device: torch.device | str = "cpu", loading: Loading | None = None
+) -> Checkpoint:
+    """Return the checkpoint that `save` wrote, in float32 and eval mode, or one of Hugging Face."""
+    loading = loading or Loading()
+    if is_theirs(folder):
+        theirs, tokens, about = pretrained.load(folder, device, loading)
+        return Checkpoint(theirs, tokens, {"transformers": about})
+    if loading != Loading():
+        raise ValueError(
+            f"{folder} is a model of dyneval's own, in float32 and without a context that ends; "
+            "--context, --context-policy and --dtype are for models of Hugging Face"
+        )
     folder = folder_of(folder)
     config = storage.read_json(folder / "config.json")
     model = _build(config, folder / "config.json")

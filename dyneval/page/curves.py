@@ -10,7 +10,7 @@ from typing import Any
 
 from dyneval.page.markup import Markup, data, join, number, pointer, tag
 from dyneval.page.parts import facts_of, figure, table
-from dyneval.report import UNITS
+from dyneval.report import unit_per_token
 
 BESIDE = ("buckets", "run")  # keys that are no predictor
 
@@ -31,7 +31,7 @@ def article(name: str, value: Mapping[str, Any], identity: str, several: bool) -
 def body(value: Mapping[str, Any], place: tuple[str, ...] = ()) -> Markup:
     """Return the table, the figures and the settings of what stands at a place in a file."""
     run = value["run"]
-    unit = UNITS[run["vocabulary"]["kind"]][0]
+    unit = unit_per_token(run["vocabulary"]["kind"])
     count, length = f"{run['sequences']:,}", f"{run['length']:,}"
     read = f"{run['model']} reads {count} sequences of {length} tokens, {run['corpus']}"
     plots = (

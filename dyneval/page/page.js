@@ -27,7 +27,7 @@ function specsOf(part, given) {
   const reader = root && given.text ? new Reader(root, given) : null;
   const open = reader ? token => reader.open(token) : null;
   const lines = Object.entries(given.cumulative);
-  const unit = given.kind === "words" ? "token" : given.kind.slice(0, -1);
+  const unit = {words: "token", tokens: "byte"}[given.kind] ?? given.kind.slice(0, -1);
   const common = {open, axis: "tokens read", from: 0, to: given.tokens,
     place: (at, places) => `after ${written(places[at], 0)}`};
   const series = (name, of, skip = 0) => lines.map(([predictor, {tokens, ...columns}], k) =>
