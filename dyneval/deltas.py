@@ -59,10 +59,11 @@ def load(folder: Path | str, own: Any, predictor: Dynamic, about: dict[str, Any]
             f"{folder} holds what was learned with the target {saved['target']}, not with "
             f"{target}; adapt the model with target={saved['target']!r}"
         )
-    if saved["model"] != about["model"]:
+    if any(saved[name] != about[name] for name in ("model", "architecture")):
         raise ValueError(
-            f"{folder} was learned by a {saved['architecture']} with other weights than this "
-            f"{about['architecture']} has; give the model that it was saved with"
+            f"{folder} is of a {saved['architecture']} with weights {saved['model'][:12]}…, and "
+            f"this is a {about['architecture']} with {about['model'][:12]}…; give the model that "
+            "it was saved with"
         )
     fixed = _fixed(own)
     trained = {name: prior.theta for name, prior in predictor.priors.items()}

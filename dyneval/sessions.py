@@ -48,6 +48,7 @@ class Scores:
         return math.exp(self.nats.double().mean().item())
 
 
+@torch.inference_mode(False)
 def adapt(
     model: Any,
     tokenizer: Any = None,
