@@ -13,6 +13,8 @@ from __future__ import annotations
 import functools
 import math
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -23,7 +25,7 @@ from torch import Tensor, nn
 from dyneval import deltas, generation, gradient_stats, kernels, targets
 from dyneval.adapted import Added
 from dyneval.evaluation import evaluate
-from dyneval.gradient_stats import RUNNING, RunningStats, Stats
+from dyneval.gradient_stats import RUNNING, Prior, RunningStats, Stats
 from dyneval.models import fingerprint
 from dyneval.models.huggingface import Loading, Policy, Transformer
 from dyneval.predictors import Dynamic
@@ -48,7 +50,6 @@ class Scores:
         return math.exp(self.nats.double().mean().item())
 
 
-@torch.inference_mode(False)
 def adapt(
     model: Any,
     tokenizer: Any = None,
@@ -87,32 +88,54 @@ def adapt(
     if segment_length < 1:
         raise ValueError(f"a segment of {segment_length} tokens cannot be read; give 1 or more")
     _refuse_nested(model)
+    with _plainly(model):
+        reader = _read_by(model, Loading(context, context_policy))
+        if tokenizer is not None and len(tokenizer) > reader.symbols:
+            raise ValueError(
+                f"the tokenizer has {len(tokenizer):,} tokens, but the model predicts "
+                f"{reader.symbols:,}; the two do not belong together"
+            )
+        rule = rule or Sgd(UNTUNED.learning_rate)
+        own = (targets.parse(target) if isinstance(target, str) else target).of(reader)
+        predictor = Dynamic(own, rule, _priors(own, rule, stats), engine)
+        session = Session(reader, own, predictor, tokenizer, segment_length, rule)
+    if reader.note:
+        warnings.warn(reader.note, stacklevel=2)
+    return session
+
+
+def _read_by(model: Any, loading: Loading) -> Transformer:
+    """Return what reads with a model, which stays in the mode that it is in."""
     modes = {module: module.training for module in model.modules()}
     try:
-        reader = Transformer(model, Loading(context, context_policy))
+        return Transformer(model, loading)
     finally:
         for module, mode in modes.items():
             module.training = mode
-    if reader.note:
-        warnings.warn(reader.note, stacklevel=2)
-    if tokenizer is not None and len(tokenizer) > reader.symbols:
-        raise ValueError(
-            f"the tokenizer has {len(tokenizer):,} tokens, but the model predicts "
-            f"{reader.symbols:,}; the two do not belong together"
-        )
-    rule = rule or Sgd(UNTUNED.learning_rate)
-    if rule.needs_statistics and stats is None:
+
+
+def _priors(own: Any, rule: Rule, given: Stats | Path | str | None) -> dict[str, Prior] | None:
+    """Return what a rule reads beside the weights, or None if that is nothing."""
+    if not rule.needs_statistics:
+        return None
+    if given is None:
         raise ValueError(
             f"{rule} divides by √MS_g, and no gradient statistics were given; give stats: a file "
             'of `dyneval gradient-stats`, or "running" for those of what the session has read'
         )
-    target = targets.parse(target) if isinstance(target, str) else target
-    own = target.of(reader)
-    if isinstance(stats, Path | str):
-        stats = RunningStats() if str(stats) == RUNNING else gradient_stats.load(stats)
-    priors = stats.priors(own) if stats and rule.needs_statistics else None
-    predictor = Dynamic(own, rule, priors, engine)
-    return Session(reader, own, predictor, tokenizer, segment_length, rule)
+    if isinstance(given, Path | str):
+        given = RunningStats() if str(given) == RUNNING else gradient_stats.load(given)
+    return given.priors(own)
+
+
+@contextmanager
+def _plainly(model: Any) -> Iterator[None]:
+    """Read as elsewhere, whatever modes the caller has set."""
+    with torch.inference_mode(False), torch.autocast(model.device.type, enabled=False):
+        try:
+            yield
+        finally:
+            torch.clear_autocast_cache()  # it holds what the weights were
 
 
 class Session:
@@ -154,7 +177,8 @@ class Session:
         _point(self._pairs)
         if self._added is not None:
             self._forward = vars(self.model).get("forward")
-            self.model.forward = _within(self._added, self.model.forward)
+            device = self.model.device.type
+            self.model.forward = _within(self._added, self.model.forward, device)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -171,28 +195,27 @@ class Session:
         parameters = [parameter for parameter, _ in self._pairs]
         _point(list(zip(parameters, self._trained, strict=False)))
 
-    @torch.inference_mode(False)
     def read(self, text: str | Tensor, *, learn: bool = True) -> Scores:
         """Return the scores of a text, or of (1, T) tokens, having learned from each segment.
 
         It goes on from what was read before. What fills no segment at the end of a text is one.
         Tokens are read as they are; before a text comes what the tokenizer begins one with.
         """
-        tokens = self._tokens(text)
-        stream = tokens if self._last is None else torch.cat([self._last, tokens], 1)
-        nats = [torch.zeros(1, 0)]
-        for segment in evaluate(self._by(learn), stream, self.segment_length):
-            if not segment.isfinite().all():
-                raise ValueError(
-                    f"the model diverged: its probabilities left all bounds with {self.rule}; "
-                    "reset the session, and give a rule with a lower learning rate"
-                )
-            nats.append(segment.cpu())
-        if stream.shape[1]:
-            self._last = stream[:, -1:]
-        return Scores(stream[0, 1:], torch.cat(nats, 1)[0])
+        with _plainly(self.model):
+            tokens = self._tokens(text)
+            stream = tokens if self._last is None else torch.cat([self._last, tokens], 1)
+            nats = [torch.zeros(1, 0)]
+            for segment in evaluate(self._by(learn), stream, self.segment_length):
+                if not segment.isfinite().all():
+                    raise ValueError(
+                        f"the model diverged: its probabilities left all bounds with {self.rule}; "
+                        "reset the session, and give a rule with a lower learning rate"
+                    )
+                nats.append(segment.cpu())
+            if stream.shape[1]:
+                self._last = stream[:, -1:]
+            return Scores(stream[0, 1:], torch.cat(nats, 1)[0])
 
-    @torch.inference_mode(False)
     def generate(
         self,
         max_new_tokens: int = 100,
@@ -207,36 +230,38 @@ class Session:
 
         They are part of what was read, then. It ends with a token that ends a text.
         """
-        start = self._last
-        if start is None:
-            start = self._beginning()
-        if not start.numel():
-            raise ValueError("there is nothing to go on from; read a text first")
-        predictor, found = self._by(learn), []
-        ends = self._ends()
-        tokens = generation.generate(
-            predictor,
-            start,
-            max_new_tokens,
-            self.segment_length,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            generator=generator,
-        )
-        for token in tokens:
-            found.append(token)
-            if token in ends:
-                break
-        written = torch.tensor([found], dtype=torch.long)
-        if rest := len(found) % self.segment_length:  # of the segment that is open
-            predictor.learn(written[:, -rest:])
-        self._last = written[:, -1:] if found else self._last
-        return written
+        with _plainly(self.model):
+            start = self._last
+            if start is None:
+                start = self._beginning()
+            if not start.numel():
+                raise ValueError("there is nothing to go on from; read a text first")
+            predictor, found = self._by(learn), []
+            ends = self._ends()
+            tokens = generation.generate(
+                predictor,
+                start,
+                max_new_tokens,
+                self.segment_length,
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+                generator=generator,
+            )
+            for token in tokens:
+                found.append(token)
+                if token in ends:
+                    break
+            written = torch.tensor([found], dtype=torch.long)
+            if rest := len(found) % self.segment_length:  # of the segment that is open
+                predictor.learn(written[:, -rest:])
+            self._last = written[:, -1:] if found else self._last
+            return written
 
     def reset(self, *, weights: bool = True, state: bool = True) -> None:
         """Go back to the trained weights, before the first token, or both."""
-        self.predictor.reset(weights=weights, state=state)
+        with _plainly(self.model):
+            self.predictor.reset(weights=weights, state=state)
         if state:
             self._last = None
 
@@ -251,7 +276,8 @@ class Session:
 
     def load(self, folder: Path | str) -> None:
         """Put what `save` wrote in the place of what was learned so far."""
-        deltas.load(folder, self._own, self.predictor, self._about())
+        with _plainly(self.model):
+            deltas.load(folder, self._own, self.predictor, self._about())
 
     def _tokens(self, text: str | Tensor) -> Tensor:
         """Return (1, T) tokens to read."""
@@ -313,11 +339,16 @@ class _Following:
         self._predictor.learn(torch.full_like(targets, PAD))
 
 
-def _within(added: Any, forward: Any) -> Any:
+def _within(added: Any, forward: Any, device: str) -> Any:
     """Return a forward pass with a change added to its matrices."""
 
     @functools.wraps(forward)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if torch.is_autocast_enabled(device):
+            raise ValueError(
+                "a low-rank change cannot be added under autocast; leave that out, load the model "
+                "in fewer bits, or give another target"
+            )
         with added:
             return forward(*args, **kwargs)
 
@@ -328,6 +359,7 @@ def _point(pairs: list[tuple[nn.Parameter, Tensor]]) -> None:
     """Let parameters be tensors that are there already."""
     for parameter, tensor in pairs:
         parameter.data = tensor
+    torch.clear_autocast_cache()  # it holds what they were
 
 
 def _refuse_nested(model: nn.Module) -> None:

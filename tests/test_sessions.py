@@ -239,6 +239,22 @@ def test_grad_modes_of_the_caller_do_not_matter(ids):
         model(ids).logits.sum().backward()
 
 
+def test_under_autocast_the_session_reads_as_ever_and_the_model_follows(ids):
+    model = tiny("llama").float()
+    expected = session_of(model).read(ids).nats
+    with torch.autocast("cpu", torch.bfloat16), session_of(model) as session:
+        before = model(ids).logits
+        assert torch.equal(session.read(ids).nats, expected)
+        inside = model(ids).logits  # not by what autocast keeps of the weights
+    with session, torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(model(ids).logits, inside)
+    assert not torch.equal(inside, before)
+    with torch.autocast("cpu", torch.bfloat16), session_of(model, target="low-rank:2") as session:
+        session.read(ids)
+        with pytest.raises(ValueError, match="low-rank change cannot be added under autocast"):
+            model(ids)
+
+
 def test_without_a_rule_it_is_the_one_for_models_that_nobody_tuned(ids):
     session = dyneval.adapt(tiny("llama"))
     assert (session.rule, session.segment_length) == (Sgd(0.01), 64)
@@ -419,3 +435,14 @@ def test_mistakes(ids):
             session.read(text)
     with pytest.warns(UserWarning, match="GPT2LMHeadModel has absolute positions"):
         dyneval.adapt(tiny("gpt2"))
+
+
+def test_a_model_can_be_kept_as_it_is_inside(ids, tmp_path):
+    """By its own method, with the adapted weights."""
+    model = tiny("llama, tied").float()
+    with session_of(model) as session:
+        session.read(ids)
+        model.save_pretrained(tmp_path)
+        expected = model(ids).logits
+    found = type(model).from_pretrained(tmp_path)(ids).logits
+    assert torch.equal(found, expected)
