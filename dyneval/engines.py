@@ -39,7 +39,10 @@ class Engine(Protocol):
         ...
 
     def weights(self, as_read: bool = False) -> dict[str, Tensor]:
-        """Return θ_l by name, as it is now; or what is read with, θ_l in as many bits as it has."""
+        """Return θ_l by name, as it is now; `as_read`, as rounded as the model's own weights are.
+
+        They are the tensors that each step and reset changes in place.
+        """
         ...
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -170,7 +173,7 @@ class Autograd:
                 theta.copy_(self._priors[name].theta)
 
     def weights(self, as_read: bool = False) -> dict[str, Tensor]:
-        """Return θ_l by name, as it is now; or what is read with, θ_l in as many bits as it has."""
+        """Return θ_l by name, as it is now; `as_read`, as rounded as the model's weights are."""
         if as_read:
             return {name: weight.detach() for name, weight in self._parameters.items()}
         return dict(self._theta)
