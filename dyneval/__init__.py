@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dyneval.results import Result
     from dyneval.rules import Decay, Rms, RmsDecay, Rule, Sgd, Term
     from dyneval.run import Run
+    from dyneval.sessions import Session, adapt
     from dyneval.settings import Settings
     from dyneval.significance import Comparison, compare
     from dyneval.streams import PAD, segments
@@ -45,6 +46,7 @@ __all__ = [
     "Run",
     "RunningPrior",
     "Sequences",
+    "Session",
     "Settings",
     "Sgd",
     "Static",
@@ -52,6 +54,7 @@ __all__ = [
     "Text",
     "Timescales",
     "Vocabulary",
+    "adapt",
     "compare",
     "evaluate",
     "generate",
@@ -71,6 +74,7 @@ _HOMES = {
     "results": ("Result",),
     "rules": ("Decay", "Rms", "RmsDecay", "Rule", "Sgd", "Term"),
     "run": ("Run",),
+    "sessions": ("Session", "adapt"),
     "settings": ("Settings",),
     "significance": ("Comparison", "compare"),
     "streams": ("PAD", "segments"),

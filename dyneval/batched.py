@@ -131,8 +131,8 @@ class Batched:
             for name, theta in self._theta.items():
                 theta[rows] = self._priors[name].theta
 
-    def weights(self, row: int) -> dict[str, Tensor]:
-        """Return θ_l of a row by name, as it is now."""
+    def weights(self, row: int, as_read: bool = False) -> dict[str, Tensor]:
+        """Return θ_l of a row by name, as it is now; it is what is read with."""
         return {name: theta.detach()[row] for name, theta in self._theta.items()}
 
     def state_dict(self, row: int) -> dict[str, Tensor]:

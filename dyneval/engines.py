@@ -38,8 +38,11 @@ class Engine(Protocol):
         """Drop the open segment; go back to the trained weights, the zero state, or both."""
         ...
 
-    def weights(self) -> dict[str, Tensor]:
-        """Return θ_l by name, as it is now."""
+    def weights(self, as_read: bool = False) -> dict[str, Tensor]:
+        """Return θ_l by name, as it is now; `as_read`, as rounded as the model's own weights are.
+
+        They are the tensors that each step and reset changes in place.
+        """
         ...
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -71,8 +74,8 @@ class Streams(Protocol):
         """Let some rows go back to the trained weights, the zero state, or both."""
         ...
 
-    def weights(self, row: int) -> dict[str, Tensor]:
-        """Return θ_l of a row by name, as it is now."""
+    def weights(self, row: int, as_read: bool = False) -> dict[str, Tensor]:
+        """Return θ_l of a row by name, as it is now, or as an engine reads with it."""
         ...
 
     def state_dict(self, row: int) -> dict[str, Tensor]:
@@ -107,9 +110,9 @@ class Rows:
         for row in rows:
             self._engines[row].reset(weights=weights, state=state)
 
-    def weights(self, row: int) -> dict[str, Tensor]:
-        """Return θ_l of a row by name, as it is now."""
-        return self._engines[row].weights()
+    def weights(self, row: int, as_read: bool = False) -> dict[str, Tensor]:
+        """Return θ_l of a row by name, as it is now, or as its engine reads with it."""
+        return self._engines[row].weights(as_read)
 
     def state_dict(self, row: int) -> dict[str, Tensor]:
         """Return `weights.NAME` and `state.PATH` of a row."""
@@ -169,8 +172,10 @@ class Autograd:
             for name, theta in self._theta.items():
                 theta.copy_(self._priors[name].theta)
 
-    def weights(self) -> dict[str, Tensor]:
-        """Return θ_l by name, as it is now."""
+    def weights(self, as_read: bool = False) -> dict[str, Tensor]:
+        """Return θ_l by name, as it is now; `as_read`, as rounded as the model's weights are."""
+        if as_read:
+            return {name: weight.detach() for name, weight in self._parameters.items()}
         return dict(self._theta)
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -226,12 +226,15 @@ class Dynamic(_Streams):
         if state:
             self.position[which] = 0
 
-    def weights(self, stream: int = 0) -> dict[str, Tensor]:
-        """Return θ_l of a stream, by name, as it is now."""
+    def weights(self, stream: int = 0, *, as_read: bool = False) -> dict[str, Tensor]:
+        """Return θ_l of a stream, by name, as it is now.
+
+        With `as_read` it is what text is read with, which differs where the model has 16 bits.
+        """
         count = len(self.position) or stream + 1
         if not 0 <= stream < count:
             raise ValueError(f"there is no stream {stream}; give 0 to {count - 1}")
-        return self._of(count).weights(stream)
+        return self._of(count).weights(stream, as_read)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the adapted weights, hidden states and positions."""

@@ -75,8 +75,8 @@ class Segment:
                 theta.copy_(self._priors[name].theta)
             self._current[:] = -1
 
-    def weights(self) -> dict[str, Tensor]:
-        """Return θ_l by name, as it is now."""
+    def weights(self, as_read: bool = False) -> dict[str, Tensor]:
+        """Return θ_l by name, as it is now; it is what is read with."""
         if self._network.plan["current"][0]:
             self._bring_all_up.ctypes(self._network.plan.ctypes.data)
         return dict(self._theta)
