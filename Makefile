@@ -23,6 +23,7 @@ test: .venv/installed-dev
 bench: .venv/installed
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/streams.py
+	$(BIN)/python benchmarks/llm.py
 
 clean:
 	rm -rf .venv dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
