@@ -205,13 +205,15 @@ class Session:
             tokens = self._tokens(text)
             stream = tokens if self._last is None else torch.cat([self._last, tokens], 1)
             nats = [torch.zeros(1, 0)]
-            for segment in evaluate(self._by(learn), stream, self.segment_length):
-                if not segment.isfinite().all():
-                    raise ValueError(
-                        f"the model diverged: its probabilities left all bounds with {self.rule}; "
-                        "reset the session, and give a rule with a lower learning rate"
-                    )
-                nats.append(segment.cpu())
+            with self._unbroken():
+                for segment in evaluate(self._by(learn), stream, self.segment_length):
+                    if not segment.isfinite().all():
+                        raise ValueError(
+                            f"the model diverged: its probabilities left all bounds with "
+                            f"{self.rule}; reset the session, and give a rule with a lower "
+                            "learning rate"
+                        )
+                    nats.append(segment.cpu())
             if stream.shape[1]:
                 self._last = stream[:, -1:]
             return Scores(stream[0, 1:], torch.cat(nats, 1)[0])
@@ -248,13 +250,14 @@ class Session:
                 top_p=top_p,
                 generator=generator,
             )
-            for token in tokens:
-                found.append(token)
-                if token in ends:
-                    break
-            written = torch.tensor([found], dtype=torch.long)
-            if rest := len(found) % self.segment_length:  # of the segment that is open
-                predictor.learn(written[:, -rest:])
+            with self._unbroken():
+                for token in tokens:
+                    found.append(token)
+                    if token in ends:
+                        break
+                written = torch.tensor([found], dtype=torch.long)
+                if rest := len(found) % self.segment_length:  # of the segment that is open
+                    predictor.learn(written[:, -rest:])
             self._last = written[:, -1:] if found else self._last
             return written
 
@@ -278,6 +281,15 @@ class Session:
         """Put what `save` wrote in the place of what was learned so far."""
         with _plainly(self.model):
             deltas.load(folder, self._own, self.predictor, self._about())
+
+    @contextmanager
+    def _unbroken(self) -> Iterator[None]:
+        """Begin a text anew if this one breaks off in a segment; what was learned stays."""
+        try:
+            yield
+        except BaseException:  # an interrupt by hand as well
+            self.reset(weights=False)
+            raise
 
     def _tokens(self, text: str | Tensor) -> Tensor:
         """Return (1, T) tokens to read."""

@@ -408,6 +408,25 @@ def test_divergence_is_said(ids):
     assert_unchanged(model, before)
 
 
+@pytest.mark.parametrize("method", ["read", "generate"])
+def test_an_interrupt_keeps_what_was_learned(method, ids, monkeypatch):
+    """And the next text is the first one."""
+
+    def interrupt(targets):
+        raise KeyboardInterrupt
+
+    session = session_of(tiny("llama"))
+    session.read(ids)
+    learned = {name: value.clone() for name, value in session.predictor.weights().items()}
+    with monkeypatch.context() as patched:
+        patched.setattr(session.predictor, "learn", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            session.read(ids) if method == "read" else session.generate(9, learn=True)
+    after = session.predictor.weights()
+    assert all(torch.equal(value, after[name]) for name, value in learned.items())
+    assert session.read(ids).tokens.tolist() == ids[0, 1:].tolist()
+
+
 def test_mistakes(ids):
     model, tokenizer = tiny("llama"), byte_level()
     for given, message in (
