@@ -198,6 +198,9 @@ class Adapting(TemplateLM):  # type: ignore[misc]
         start, rewind = self._learn([context for context, _ in pairs])
         found: dict[tuple[int, ...], Tensor] = {}
         for context, continuation in pairs:
+            if not continuation:
+                yield 0.0, True
+                continue
             # candidates of one token are read all at once
             read = tuple((context + continuation)[start:-1])
             if read not in found:
@@ -282,6 +285,7 @@ class Adapting(TemplateLM):  # type: ignore[misc]
 
         Return where to go on from in each of them, and what brings the predictor back there.
         """
+        self.predictor.reset(weights=False)
         shared = list(os.path.commonprefix(contexts))
         if len(shared) < 2:  # nothing follows on anything
             return 0, partial(self.predictor.reset, weights=False)

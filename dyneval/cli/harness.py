@@ -33,7 +33,7 @@ def lm_eval(context: Context) -> None:
     setup_logging()
     run: Any = Run.create(argparse.ArgumentParser().add_subparsers())
     parser = run._parser
-    parser.set_defaults(model="dyneval")
+    parser.set_defaults(model="dyneval", device="auto")  # not the first GPU
     parser.error = _refuse
     given = parser.parse_args(context.args)
     given.func(given)
