@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dyneval import gradient_stats, kernels, neural_cache, rules, storage, targets
+from dyneval import gradient_stats, kernels, models, neural_cache, rules, storage, targets
 from dyneval.gradient_stats import RUNNING, Average, RunningStats, Statistics, Stats
 from dyneval.neural_cache import Base, NeuralCache, WarmUp
 from dyneval.predictors import Dynamic, Static
@@ -150,6 +150,22 @@ def read(path: Path | str) -> dict[str, Settings]:
         return {name: Settings(**row) for name, row in value["settings"].items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path} is no settings file of `dyneval tune`: {error}") from None
+
+
+def rows_of(model: str, files: list[Path] | None, stats: Path | None = None) -> dict[str, Settings]:
+    """Return the rows of the settings files given, or of the one in the model's folder.
+
+    A model of Hugging Face, which no training text came with, is read with a rule that needs no
+    statistics, unless there are some.
+    """
+    own = models.folder_of(model) / FILE
+    # by its name alone, a file is also found in the model's folder
+    beside = [path if path.exists() else own.parent / path for path in files or ()]
+    paths = beside if files else [own] if own.exists() else []
+    collected = stats or (own.parent / gradient_stats.FILE).exists()
+    if not paths and not collected and models.is_theirs(model):
+        return {"dynamic": UNTUNED}
+    return {name: row for path in paths for name, row in read(path).items()}
 
 
 def find_statistics(

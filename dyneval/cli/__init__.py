@@ -19,6 +19,7 @@ from dyneval.cli.comparison import compare
 from dyneval.cli.evaluation import evaluate
 from dyneval.cli.experiments import experiment
 from dyneval.cli.generation import generate
+from dyneval.cli.harness import PASSED_ON, lm_eval
 from dyneval.cli.reporting import report
 from dyneval.cli.statistics import gradient_stats, merge_stats
 from dyneval.cli.timescales import timescales
@@ -36,6 +37,7 @@ COMMANDS: dict[str, Callable[..., None]] = {  # in the order in which --help lis
     "merge-stats": merge_stats,
     "train": train,
     "experiment": experiment,
+    "lm-eval": lm_eval,
     "halve": halve,
     "import-charrnn": import_charrnn,
     "import-lstm": import_lstm,
@@ -52,7 +54,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # half of the time of --help would go into the frames around it
 )
 for name, command in COMMANDS.items():
-    app.command(name)(command)
+    app.command(name, context_settings=PASSED_ON if command is lm_eval else None)(command)
 
 
 def main() -> None:

@@ -178,18 +178,7 @@ def first_release(units: str, flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def rows_of(model: str, files: list[Path] | None, stats: Path | None = None) -> dict[str, Settings]:
-    """Return the rows of the settings files given, or of the one in the model's folder.
+    """Return the rows of the settings files given, or of the one in the model's folder."""
+    from dyneval import settings
 
-    A model of Hugging Face, which no training text came with, is read with a rule that needs no
-    statistics, unless there are some.
-    """
-    from dyneval import gradient_stats, models, settings
-
-    own = models.folder_of(model) / settings.FILE
-    # by its name alone, a file is also found in the model's folder
-    beside = [path if path.exists() else own.parent / path for path in files or ()]
-    paths = beside if files else [own] if own.exists() else []
-    collected = stats or (own.parent / gradient_stats.FILE).exists()
-    if not paths and not collected and models.is_theirs(model):
-        return {"dynamic": settings.UNTUNED}
-    return {name: row for path in paths for name, row in settings.read(path).items()}
+    return settings.rows_of(model, files, stats)
